@@ -29,6 +29,8 @@ from tests.house import (
     single_protocols,
 )
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 
 # From the inside: a ring imports itself and those before it. ``docs/why/architecture.md`` has them as a picture.

@@ -34,6 +34,8 @@ from documentation_rules import (
     table,
 )
 
+pytestmark = pytest.mark.slow
+
 MANY = ", ".join(f"self.a{number}" for number in range(ATTRIBUTES_OF_A_CLASS + 1))
 # Every rule with a module that breaks it: (its name, its text).
 RULES: list[tuple[Rule, str, str]] = [

@@ -34,7 +34,7 @@ from mcp_transports.stdio.streams import DescriptorReceiveStream, DescriptorSend
 from tests.transports.crashes import captured_logs
 from tests.transports.lines import until
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 CRASHES: dict[str, Callable[[], BaseException]] = {
     "Exception": lambda: ValueError("injected"),
     "SystemExit": lambda: SystemExit(3),

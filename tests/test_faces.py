@@ -227,6 +227,7 @@ def indented_by_4(text: str) -> str:
     return "\n".join(" " * 4 + line for line in text.splitlines())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", WORLDS)
 def test_the_stubs_are_those_of_the_client(world: str) -> None:
     assert path_of(world).read_text() == Stub(world).text(), "run: python tests/test_faces.py"

@@ -29,6 +29,8 @@ from tests.pages import (
     with_table,
 )
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 180  # against programs that hang; a busy machine needs twenty of them for one
 LAUNCHER = Path(__file__).parent / "program_in_era.py"
 TABLE = "reference/features.md"

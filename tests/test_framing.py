@@ -163,6 +163,7 @@ async def test_a_last_error_can_be_sent_to_a_peer_over_the_limit() -> None:
     assert out.sent == [b"{}\n"]
 
 
+@pytest.mark.slow
 async def test_memory_is_bounded_while_tiny_pieces_arrive() -> None:
     class Trickle(ScriptedStream):
         left = 400_000

@@ -46,6 +46,8 @@ from mcp_actors.supervision.task_kinds import DRAIN
 from mcp_actors.types import Implementation, Resource, ResourceLink, Tool
 from mcp_actors.types.records import ValueRecord
 
+pytestmark = pytest.mark.slow
+
 # Lines of some 200 bytes: ten times what fills a pipe and froze a server.
 LINES = 8_000
 

@@ -49,6 +49,8 @@ from tests.pages import (
     with_table,
 )
 
+pytestmark = [pytest.mark.slow, pytest.mark.long]
+
 SUPERVISION = ROOT / "docs" / "why" / "supervision.md"
 SOURCES = (ROOT / "mcp_actors", ROOT / "transports" / "mcp_transports")
 SECONDS = 180  # against programs that hang; a busy machine needs twenty of them for one
@@ -149,7 +151,7 @@ async def wrong(client: Client) -> str:
 """
 
 
-@pytest.mark.programs
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [
@@ -246,7 +248,7 @@ ELSEWHERE = {"$SERVER", "demo", "redis://127.0.0.1", "otel"}
 SHORTER = ["--duration", "0.5", "--warm-up", "0"]
 
 
-@pytest.mark.programs
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -561,8 +563,8 @@ def test_the_commands_of_the_front_page_are_those_that_ci_runs() -> None:
     # The tests against programs of others in two parts, one of which only waits, so that it waits beside the rest.
     silent = 'pytest -m peers -n 0 tests/interop/proxies >"$work/silent.log" 2>&1 </dev/null &'
     others = "pytest -m peers --ignore tests/interop/proxies --ignore tests/browser/test_site.py"
-    programs = 'pytest -m "programs and not peers"'
-    assert ci.index(silent) < ci.index("pytest") < ci.index(programs) < ci.index(others)
+    slow = 'pytest -m "slow and not peers"'
+    assert ci.index(silent) < ci.index("pytest") < ci.index(slow) < ci.index(others)
 
 
 @pytest.mark.parametrize("page", ["README.md", *(f"docs/{name}" for name in PAGES)])

@@ -29,6 +29,8 @@ from mcp_actors.testing.simulate.links import (
 from mcp_actors.testing.simulate.report import latencies
 from mcp_actors.testing.simulate.world import User, World, simulate
 
+pytestmark = pytest.mark.slow
+
 # A busy little world: every kind of fault and ending occurs in it.
 BUSY = World(
     clients=40,

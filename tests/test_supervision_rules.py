@@ -15,6 +15,8 @@ from mcp_actors.supervision import task_kinds
 from mcp_actors.supervision.task_kinds import TASKS
 from tests.test_architecture import Module, load_sources
 
+pytestmark = pytest.mark.slow
+
 # Programs, examples and what tests are made of: they are users of the engine, and their failures are their own.
 USERS = (
     "mcp_actors.cli.bench",

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 TESTS = Path(__file__).parent
 # What fails a test when nothing happens, or the wrong thing.
 ASSERTING = frozenset({"raises", "RaisesGroup", "warns", "fail", "fail_after"})

@@ -46,6 +46,8 @@ from tests.messages import (
 
 from .peers import Serves
 
+pytestmark = pytest.mark.slow
+
 CONVERSATIONS = int(os.environ.get("MCP_ACTORS_CONVERSATIONS", "200"))
 PARTS = 10
 """The conversations are divided among so many tests."""

@@ -27,6 +27,8 @@ from mcp_actors.testing.simulate import (
 )
 from tests.cli.reload.test_reloading import Project, modules_kept, number_of
 
+pytestmark = pytest.mark.slow
+
 pytest_plugins = ["pytester"]
 
 # -- files that change while calls are in flight -----------------------------------------------------------------------

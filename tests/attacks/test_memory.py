@@ -29,7 +29,7 @@ from tests import messages
 from tests.cli.conftest import checkout_environment
 from tests.transports.http.raw import GET, echo, eventually, post, serving
 
-pytestmark = pytest.mark.programs
+pytestmark = pytest.mark.slow
 
 ERAS = pytest.mark.parametrize("era", ["legacy", "modern"])
 

@@ -121,6 +121,7 @@ def test_the_same_run_twice_shows_no_change() -> None:
     assert {change.verdict for change in comparison.changes} == {"no clear change"}
 
 
+@pytest.mark.slow
 def test_a_drift_of_the_machine_cancels_out_beside_the_floor() -> None:
     before, after = made_up(), made_up(seed=2, drift=1.5)
     assert len(compare(before, after).regressions) == len(compare(before, after).changes)

@@ -42,7 +42,7 @@ from mcp_actors.cli.bench.plan import Calls, Era, LoadError, Message, check_sums
 from mcp_actors.cli.bench.results import METRICS, Document
 from mcp_actors.cli.bench.streams import Framing, Lines, WebSocketFrames
 
-pytestmark = pytest.mark.programs
+pytestmark = pytest.mark.slow
 
 # -- Every scenario at toy size, so that the suite cannot rot: it runs and gives the figures it is known for ---
 

@@ -434,6 +434,7 @@ PLACES += [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("place", "ending"), PLACES)
 def test_the_program_ends_with_a_call_in_flight(place: str, ending: str) -> None:
     code, said, error = program(place + ending)

@@ -146,6 +146,7 @@ def demanding() -> Iterator[tuple[str, type[Demanding]]]:
         thread.join()
 
 
+@pytest.mark.slow
 def test_headers_come_with_every_request(mcp: Mcp, demanding: tuple[str, type[Demanding]]) -> None:
     url, handler = demanding
     handler.demanded = {"x-api-key": SECRET, "x-tenant": "a:b"}

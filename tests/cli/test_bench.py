@@ -28,6 +28,8 @@ from tests.cli.conftest import LIMIT, ROOT, SERVED, Mcp
 from tests.cli.test_serve import serving
 from tests.pages import programs
 
+pytestmark = pytest.mark.slow
+
 BRIEF = ("--warm-up", "0.1", "--duration", "0.4")
 PAGE = (ROOT / "docs" / "how-to" / "bench.md").read_text()
 

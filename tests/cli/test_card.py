@@ -20,6 +20,8 @@ from mcp_actors.types.cards import card_of, problems_of, registry_document
 from tests.cli.conftest import SERVED, Mcp
 from tests.cli.test_serve import serving
 
+pytestmark = pytest.mark.slow
+
 AT = ("--listen", "http://127.0.0.1:0/mcp")
 
 

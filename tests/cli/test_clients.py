@@ -15,6 +15,8 @@ import pytest
 
 from .conftest import CTRL_C, LIMIT, Mcp, Ran, Started, Terminal
 
+pytestmark = pytest.mark.slow
+
 
 def test_list_for_people(mcp: Mcp, socket_url: str) -> None:
     result = mcp("list", socket_url)

@@ -192,6 +192,7 @@ def wrote(folder: Path, authority: trustme.CA, name: str = "127.0.0.1") -> trust
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["serve", "gateway"])
 async def test_an_address_of_tls_is_served_with_the_files(
     started: Started, tmp_path: Path, authority: trustme.CA, command: str, monkeypatch: pytest.MonkeyPatch

@@ -28,7 +28,7 @@ from mcp_transports.memory import MemoryTransport
 
 from .conftest import LIMIT, Ran, Started, Terminal
 
-pytestmark = pytest.mark.programs
+pytestmark = pytest.mark.slow
 
 
 def test_the_demo_makes_calls_over_every_binding_in_both_eras(mcp: Callable[..., Ran]) -> None:

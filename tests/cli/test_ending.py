@@ -20,7 +20,7 @@ from tests import messages
 
 from .conftest import LIMIT, Started
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 SERVER = """
 import pathlib
@@ -88,6 +88,7 @@ def until(condition: Any) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_at_sigterm_it_is_unready_and_serves_on_until_the_delay_is_over(
     kind: str, started: Started, tmp_path: Path
@@ -107,6 +108,7 @@ def test_at_sigterm_it_is_unready_and_serves_on_until_the_delay_is_over(
         assert process.wait(LIMIT) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_left_when_the_time_is_over_is_answered_with_what_is_known(
     kind: str, started: Started, tmp_path: Path

@@ -24,6 +24,8 @@ from tests.cli.authorization_server import Issued
 from tests.cli.conftest import LIMIT, SERVED, Mcp, Started
 from tests.cli.test_login import Terminals, home, issued, logged_in
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["home", "issued"]
 
 SECRET = "s3cr3t"

@@ -16,6 +16,8 @@ from tests.cli.conftest import SERVED, Ran
 from tests.cli.test_serve import serving
 from tests.pages import ROOT, with_table
 
+pytestmark = pytest.mark.slow
+
 BROKEN = """
 import json, sys
 for line in sys.stdin:

@@ -11,6 +11,8 @@ import pytest
 
 from tests.cli.conftest import Mcp
 
+pytestmark = pytest.mark.slow
+
 SERVER = '''
 import pathlib
 from mcp_actors import Server

@@ -94,7 +94,7 @@ def about(lines: list[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]
     ]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [(), ("--workers", "2")])
 async def test_serve_with_and_without_workers(
     started: Started, served: Path, workers: tuple[str, ...]
@@ -129,7 +129,7 @@ async def test_serve_with_and_without_workers(
     assert {"worker" in each for each in [*calls, failure, library]} == {bool(workers)}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 async def test_gateway(started: Started, served: Path, tmp_path: Path) -> None:
     child = {"command": sys.executable, "args": [str(tmp_path / "child.py")]}
     (tmp_path / "servers.json").write_text(json.dumps({"mcpServers": {"a": child}}))
@@ -141,7 +141,7 @@ async def test_gateway(started: Started, served: Path, tmp_path: Path) -> None:
     assert [each["level"] for each in others if each["event"] == "a: a child's own line"] == ["info"]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 async def test_bridge(started: Started, served: Path, tmp_path: Path) -> None:
     words = ("bridge", f"stdio:{sys.executable} {tmp_path / 'child.py'}", "tcp://127.0.0.1:0", *JSON)
     async with running(started, *words) as (url, lines):
@@ -155,7 +155,7 @@ async def test_bridge(started: Started, served: Path, tmp_path: Path) -> None:
     assert all({"peer", "seconds", "bytes"} <= each.keys() and "http" not in each for each in calls)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 async def test_lines_for_people_and_no_more_than_asked_for(started: Started, served: Path) -> None:
     words = (
         "serve",

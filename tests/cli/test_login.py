@@ -25,6 +25,8 @@ from tests.cli.conftest import CTRL_C, Mcp, Terminal
 
 from .authorization_server import Issued, protected_server
 
+pytestmark = pytest.mark.slow
+
 Terminals = Callable[..., Terminal]
 
 # A browser: it follows the redirections of the login to this machine.

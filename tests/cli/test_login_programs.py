@@ -22,7 +22,7 @@ from tests.cli.conftest import LIMIT, Mcp, Terminal
 from tests.interop.servers import free_port
 from tests.pages import ROOT, programs, python_path
 
-pytestmark = [pytest.mark.programs, pytest.mark.long]
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 PAGE = (ROOT / "docs/how-to/authorization.md").read_text()
 ISSUE, SERVE = "127.0.0.1:9000", "127.0.0.1:8000"

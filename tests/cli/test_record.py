@@ -14,6 +14,8 @@ import pytest
 from tests.cli.conftest import SERVED, Mcp
 from tests.cli.test_serve import serving
 
+pytestmark = pytest.mark.slow
+
 SERVER = '''
 import pathlib
 from mcp_actors import Server

@@ -21,6 +21,8 @@ from mcp_actors import Client
 
 from .conftest import LIMIT, SERVED, Mcp, Ran, Started
 
+pytestmark = pytest.mark.slow
+
 INITIALIZE = json.dumps(
     {
         "jsonrpc": "2.0",

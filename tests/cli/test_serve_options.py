@@ -22,6 +22,8 @@ from mcp_actors.sync import Client
 from tests.cli.conftest import ROOT, Mcp, Started
 from tests.cli.test_gateway import serving
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 60
 # What is run at the start of every Python process of the test: one more option, and a note where it arrives.
 ONE_MORE = """

@@ -20,6 +20,8 @@ from mcp_actors.sync import Client
 from tests.cli.conftest import ROOT, SERVED, Mcp, Ran, Started
 from tests.cli.test_gateway import serving
 
+pytestmark = pytest.mark.slow
+
 SECRET = "s3cr3t"
 
 

@@ -29,7 +29,7 @@ import pytest
 from tests.cli.conftest import LIMIT, checkout_environment
 
 pytestmark = [
-    pytest.mark.programs,
+    pytest.mark.slow,
     pytest.mark.long,
     pytest.mark.skipif(
         sys.platform != "linux", reason="looks into /proc, and forks in the middle of everything"

@@ -69,7 +69,7 @@ def manager(tmp_path: Path) -> Iterator[Manager]:
     made.close()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [(), ("--workers", "2")], ids=["one process", "workers"])
 def test_a_service_says_its_state_and_serves_at_the_socket_that_it_was_given(
     workers: tuple[str, ...], manager: Manager, tmp_path: Path

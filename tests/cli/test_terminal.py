@@ -25,7 +25,7 @@ from mcp_actors.cli.progress import answer_field
 from .conftest import CTRL_C, LIMIT, SERVED, Started, Terminal
 from .hostile import EVIL
 
-pytestmark = pytest.mark.programs
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])

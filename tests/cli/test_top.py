@@ -356,6 +356,7 @@ def test_times_are_short() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_without_a_terminal_it_prints_one_snapshot(
     mcp: Callable[..., Ran], started: Started, tmp_path: Path
 ) -> None:
@@ -372,6 +373,7 @@ def test_without_a_terminal_it_prints_one_snapshot(
     assert found["nodes"][0]["pid"] == process.pid
 
 
+@pytest.mark.slow
 def test_a_server_that_is_not_there_and_a_place_that_is_none(mcp: Callable[..., Ran], tmp_path: Path) -> None:
     missing = mcp("top", f"unix:{tmp_path}/none.sock")
     assert missing.returncode == 1

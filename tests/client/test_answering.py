@@ -456,6 +456,7 @@ async def answered(peer: ScriptedPeer, request: dict[str, Any]) -> None:
                     return
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.sampled_from(LEGACY), st.lists(messages(TO_SERVER), max_size=6))
 def test_a_server_survives_any_message(version: str, said: list[Any]) -> None:
@@ -474,6 +475,7 @@ def test_a_server_survives_any_message(version: str, said: list[Any]) -> None:
     assert [log for log in logs if log["log_level"] == "error"] == []
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.sampled_from((*LEGACY, MODERN)), st.lists(messages(TO_CLIENT), max_size=6))
 def test_a_client_survives_any_message(version: str, said: list[Any]) -> None:

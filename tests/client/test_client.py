@@ -690,7 +690,7 @@ async def churn(seed: int, clients: int, seconds: float) -> tuple[Churn, dict[st
         return tested, {name: (before[name], after[name]) for name in before if before[name] != after[name]}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_nothing_is_left_and_all_errors_are_typed(seed: int) -> None:
     with capture_logs() as logs:

@@ -318,6 +318,7 @@ async def test_cursors_that_go_round_are_an_error(circle: list[str]) -> None:
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("entries", "pause", "unit"), [(0, 0, "pages"), (1, 0, "characters"), (0, 1, "seconds")]
 )
@@ -424,6 +425,7 @@ async def test_the_cache_can_be_passed_by() -> None:
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answers", [26, 260])
 async def test_the_cache_is_bounded_by_bytes(answers: int) -> None:
     asked: list[str] = []

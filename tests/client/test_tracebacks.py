@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-pytestmark = pytest.mark.programs
+pytestmark = pytest.mark.slow
 
 TRIO = """
 import trio

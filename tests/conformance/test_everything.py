@@ -32,6 +32,8 @@ from .everything_server import server
 from .scripted_server import KEYWORDS, LEGACY, MODERN
 from .user import User, connected
 
+pytestmark = pytest.mark.slow
+
 # -- The conformance client, run as the suite runs it, against scripted servers over stdio ---------------
 
 HERE = Path(__file__).parent

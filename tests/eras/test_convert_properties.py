@@ -84,7 +84,7 @@ def objects(cls: type) -> st.SearchStrategy[Any]:
     return st.builds(cls, **fields, extra=UNKNOWN)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
 @MODEST
 @given(data=st.data())
@@ -181,6 +181,7 @@ def as_json(pairs: list[tuple[str, Any]], blank: bytes) -> bytes:
     return b"{" + (b"," + blank).join(members) + b"}"
 
 
+@pytest.mark.slow
 @ERAS
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(pairs=TOOL_RESULTS, blank=st.sampled_from([b"", b" "]))

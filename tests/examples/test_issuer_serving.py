@@ -434,6 +434,7 @@ async def notes(issuer: str, *, at: str = "", **settings: Any) -> AsyncIterator[
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("era", ["modern", "legacy"])
 @pytest.mark.parametrize("dpop", ["no", "allowed", "required"])
 async def test_a_person_logs_in_and_steps_up(site: Site, era: str, dpop: str) -> None:

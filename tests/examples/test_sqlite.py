@@ -19,6 +19,8 @@ from mcp_actors.types import ResourceTemplateReference
 
 from .processes import children
 
+pytestmark = pytest.mark.slow
+
 NUMBERS = "WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers) "
 
 

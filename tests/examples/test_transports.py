@@ -30,6 +30,8 @@ from mcp_actors.examples.transports.broker import Broker, BrokerWorker, open_bro
 from tests.messages import modern_meta
 from tests.pages import DOCS, GUIDE, blocks, programs
 
+pytestmark = pytest.mark.slow
+
 # -- The guide to writing a transport is run as it stands there ------------------------------------------
 
 ROOT = Path(mcp_actors.__file__).parent.parent

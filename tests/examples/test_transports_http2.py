@@ -532,6 +532,7 @@ async def test_a_broker_keeps_the_contract() -> None:
     assert report.passed
 
 
+@pytest.mark.slow
 async def test_http2_keeps_the_contract() -> None:
     report = await check_transport(pipes, exchange=True, eras=["modern"], quiet=0.02)
     assert report.passed

@@ -191,6 +191,7 @@ async def test_a_gateway_that_is_its_own_upstream_comes_to_an_end(
     assert upstream.connections <= 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 @pytest.mark.parametrize("server_era", ["legacy", "modern"])
 async def test_clients_that_leave_at_any_moment_leave_nothing_behind(

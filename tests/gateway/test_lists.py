@@ -821,6 +821,7 @@ def _without_completions(server: Server) -> Any:
     return capabilities
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sessions", ["own", "shared"])
 async def test_a_list_that_is_cancelled_at_any_turn_is_there_for_the_next_who_asks(
     sessions: SessionPolicy, autojump_clock: MockClock

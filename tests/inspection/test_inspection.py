@@ -288,6 +288,7 @@ def no_check_failed(report: ServerReport) -> bool:
 JUNK = [None, 7, "x", [], [1], {}, {"a": []}]
 
 
+@pytest.mark.slow
 @BINDINGS
 @pytest.mark.parametrize("junk", JUNK, ids=str)
 async def test_any_json_in_any_place(

@@ -12,7 +12,7 @@ import pytest
 
 from tests.windows.pretended import ROOT
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 BINDINGS = ["tcp", "unix", "http", "ws", "http+unix", "stdio"]
 
 
@@ -32,6 +32,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return answer
 
 
+@pytest.mark.slow
 def test_every_module_is_imported(found: dict[str, Any]) -> None:
     assert found["failures"] == {}
 

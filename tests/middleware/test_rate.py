@@ -371,6 +371,7 @@ def test_places_are_never_lost_nor_given_twice(steps: list[Any], places: int) ->
     assert (left.running, left.waiting, left.callers) == (0, 0, 0)
 
 
+@pytest.mark.slow
 async def test_the_p99_of_others_stays_with_a_greedy_caller(autojump_clock: Any) -> None:
     """50 callers, one of which keeps 150 calls in flight: what the others wait, in virtual time."""
 

@@ -85,6 +85,7 @@ DOCUMENT = document(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lifespan", ["whole", "none"])
 async def test_a_call_is_a_request_within_the_lifespan(lifespan: str) -> None:
     app = Application(lifespan=lifespan)

@@ -38,6 +38,8 @@ from mcp_transports.http.server import HttpServerTransport
 from mcp_transports.stdio import StdioClientTransport
 from tests.pairs.server import CHANGING, make_server
 
+pytestmark = [pytest.mark.slow, pytest.mark.long]
+
 # -- the features: what a client sees of each, also where a revision lacks it ----------------------------------------
 
 MIB = 1024 * 1024

@@ -545,6 +545,7 @@ print(os.wait()[1])
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ENDS)
 def test_a_program_ends_and_leaves_nothing(end: str) -> None:
     program, printed = ENDS[end]

@@ -27,6 +27,8 @@ from mcp_actors.errors import RpcError
 from mcp_actors.types import CreateMessageResult, ElicitResult, Root, TextContent
 from tests.server import isolated_functions as functions
 
+pytestmark = pytest.mark.slow
+
 ERAS = ["legacy", "modern"]
 MIB = 1024 * 1024
 # Seconds for everything in one test, which nothing comes near to unless it hangs.

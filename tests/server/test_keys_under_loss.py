@@ -249,6 +249,7 @@ class KeyedCalls:
             return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 async def test_nothing_happens_twice_for_one_key(seed: int, autojump_clock: Any) -> None:
     ends: Counter[str] = Counter()
@@ -342,6 +343,7 @@ async def call_again(peer: ScriptedPeer) -> str:
     raise AssertionError("the state never came back")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["cancelled", "lost", "stopped", "ended"])
 async def test_whatever_ends_a_call_at_any_step_its_effect_happens_once(
     way: str, autojump_clock: Any
@@ -370,6 +372,7 @@ async def test_whatever_ends_a_call_at_any_step_its_effect_happens_once(
     assert sum(ends.values()) == 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_carried_out", [True, False])
 @pytest.mark.parametrize("seconds", [0, 3, 40])
 async def test_a_state_that_is_away_at_any_step_has_nothing_done_twice(

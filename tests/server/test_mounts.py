@@ -23,6 +23,8 @@ from mcp_actors.supervision.principal import Principal
 from mcp_actors.types import Implementation, PromptReference
 from tests.server.test_access import Authenticating
 
+pytestmark = pytest.mark.slow
+
 ERAS = ["2025-11-25", "2026-07-28"]
 EACH_ERA = pytest.mark.parametrize("era", ERAS)
 

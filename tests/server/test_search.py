@@ -15,6 +15,8 @@ from mcp_actors.types import CallToolResult, Tool
 from tests.server.generated_tools import QUESTIONS, make_tools
 from tests.server.test_access import Authenticating
 
+pytestmark = pytest.mark.slow
+
 ERAS = ["2025-11-25", "2026-07-28"]
 EACH_ERA = pytest.mark.parametrize("era", ERAS)
 OURS = ["search_tools", "call_tool"]

@@ -567,6 +567,7 @@ class Story:
 
 
 # In this one a ticket is left behind by a node that lives, and has another turn.
+@pytest.mark.slow
 @example(seed=1836, number=3)
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32), number=st.integers(1, 3))

@@ -1,6 +1,6 @@
 """A node is killed in the middle of calls with keys: made again at the other node, none of them happens twice.
 
-``MCP_ACTORS_KILLS=200 pytest -n 0 -s -m programs tests/shared/test_killed_keys.py`` kills more of them and prints the
+``MCP_ACTORS_KILLS=200 pytest -n 0 -s -m slow tests/shared/test_killed_keys.py`` kills more of them and prints the
 ends.
 """
 
@@ -20,7 +20,7 @@ from mcp_actors.errors import ConnectionLost, McpError, OutcomeUnknown
 from tests.redis_server import RedisServer
 from tests.shared.node_process import NodeProcess
 
-pytestmark = pytest.mark.programs
+pytestmark = pytest.mark.slow
 
 KILLS = int(os.environ.get("MCP_ACTORS_KILLS", "3"))
 CALLS = 8

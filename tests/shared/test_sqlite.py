@@ -75,6 +75,7 @@ def fail(state: Any, broken: bool) -> None:
         each._connection.set_authorizer(lambda *about: answer)
 
 
+@pytest.mark.slow
 async def test_sqlite_keeps_the_contracts(tmp_path: Path) -> None:
     numbers = iter(range(1000))
 

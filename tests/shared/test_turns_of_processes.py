@@ -1,6 +1,6 @@
 """Calls with one key take turns over processes: never two at once, and on when the node of one is killed.
 
-``MCP_ACTORS_TURNS=2000 pytest -n 0 -s -m programs tests/shared/test_turns_of_processes.py`` makes more calls, and
+``MCP_ACTORS_TURNS=2000 pytest -n 0 -s -m slow tests/shared/test_turns_of_processes.py`` makes more calls, and
 kills a node more often.
 """
 
@@ -20,7 +20,7 @@ from mcp_actors.errors import ConnectFailed, ConnectionLost
 from tests.redis_server import RedisServer
 from tests.shared.node_process import NodeProcess
 
-pytestmark = pytest.mark.programs
+pytestmark = pytest.mark.slow
 
 CALLS = int(os.environ.get("MCP_ACTORS_TURNS", "60"))
 OF_ONE_LIFE = 100

@@ -364,6 +364,7 @@ def started(program: Path, collector: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trouble", [None, "slow"])
 async def test_the_command_line(trouble: str | None, tmp_path: Path) -> None:
     program = tmp_path / "served.py"
@@ -445,6 +446,7 @@ def test_samplers_of_the_environment(
     assert sampling() == (share, most_traces, None if share is None else DEFAULT_ON)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sampler", "least", "most"), [("parentbased_traceidratio", 60, 240), ("", 20, 299)])
 async def test_the_sampler_of_the_environment(sampler: str, least: int, most: int) -> None:
     with Collector() as collector:

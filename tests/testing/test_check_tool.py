@@ -29,6 +29,8 @@ from mcp_actors.types import (
     ToolAnnotations,
 )
 
+pytestmark = pytest.mark.slow
+
 FORM = {"type": "object", "properties": {"street": {"type": "string"}}, "required": ["street"]}
 REPEATABLE = ToolAnnotations(idempotent_hint=True)
 KEY = b"k" * 32
@@ -535,7 +537,7 @@ async def test_nothing_is_found_in_what_writes_files(tmp_path: Path, autojump_cl
     assert report.expected == {"write": 1}
 
 
-@pytest.mark.programs
+@pytest.mark.slow
 @pytest.mark.parametrize("tool", ["log", "show"])
 async def test_nothing_is_found_in_what_asks_git(tool: str, tmp_path: Path, autojump_clock: Any) -> None:
     for words in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "first"]):
@@ -545,7 +547,7 @@ async def test_nothing_is_found_in_what_asks_git(tool: str, tmp_path: Path, auto
     assert report.ok, report
 
 
-@pytest.mark.programs
+@pytest.mark.slow
 async def test_nothing_is_found_in_what_asks_sqlite(tmp_path: Path, autojump_clock: Any) -> None:
     file = tmp_path / "rows.db"
     with sqlite3.connect(file) as connection:

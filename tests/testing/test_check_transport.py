@@ -20,6 +20,8 @@ from . import faulty_media as faults
 from .faulty_media import Planted
 from .media import ENDS_TO_END, ERAS, LINKS, close_one_way, memory, pipes, reset, send_eof, stdio, tcp
 
+pytestmark = pytest.mark.slow
+
 
 async def test_memory_under_virtual_time(autojump_clock: trio.testing.MockClock) -> None:
     report = await check_transport(memory, senders_at_once=True)

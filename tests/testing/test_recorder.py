@@ -33,6 +33,8 @@ from tests.actors.peers import AsksForAccess
 
 from .media import ENDS_TO_END, ERAS, LINKS, memory, pipes
 
+pytestmark = pytest.mark.slow
+
 Clock = trio.testing.MockClock
 
 

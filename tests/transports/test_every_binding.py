@@ -27,6 +27,8 @@ from tests.test_every_task import OnlyHttpSse
 from tests.transports.http.raw import eventually
 from tests.transports.websocket.raw import TEXT, frame, raw_peer
 
+pytestmark = pytest.mark.slow
+
 # -- A call that says nothing is reported for on every binding, in each era that the binding has ---------
 
 SERVER = """

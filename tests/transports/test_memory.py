@@ -24,6 +24,8 @@ from mcp_transports.memory import MemoryTransport, from_url, memory_channel_pair
 
 from .crashes import CRASHES, CrashingOnce, captured_logs
 
+pytestmark = pytest.mark.slow
+
 
 async def echo(channel: FrameChannel) -> None:
     try:

@@ -34,6 +34,8 @@ from mcp_transports.sockets import SocketChannel, TcpTransport, UnixTransport, f
 from .crashes import CRASHES, CrashingOnce, captured_logs
 from .lines import PATIENCE, LinePeer, Served, call, reset, until
 
+pytestmark = pytest.mark.slow
+
 
 @asynccontextmanager
 async def tcp() -> AsyncIterator[tuple[Any, Any]]:

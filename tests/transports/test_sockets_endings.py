@@ -162,6 +162,7 @@ async def test_a_peer_that_vanishes_takes_its_calls_with_it(kind: str, tmp_path:
         await until(lambda: served.cancelled == 1)
 
 
+@pytest.mark.slow
 async def test_five_hundred_connections_leave_nothing_behind(kind: str, tmp_path: Path) -> None:
     # Who closes with a call in flight may only have said all: its call goes on for the length of the grace.
     served = Served(drain_grace=0.1)
@@ -372,6 +373,7 @@ def test_no_signal_is_ignored_and_no_proxy_is_asked() -> None:
     assert [name for name in PROXIES if name in os.environ] == []
 
 
+@pytest.mark.slow
 def test_a_run_in_bad_surroundings_is_like_any_other() -> None:
     """The test above, in the background of a shell with no input, no terminal and no home, behind a proxy."""
     inner = f"{__file__}::{test_no_signal_is_ignored_and_no_proxy_is_asked.__name__}"

@@ -227,6 +227,7 @@ def crash_the_watcher(monkeypatch: pytest.MonkeyPatch) -> Callable[[Crash], trio
     return plan
 
 
+@pytest.mark.slow
 @EACH_CRASH
 async def test_a_watcher_that_crashes_is_a_lost_connection_for_the_caller(
     crash: Crash, crash_the_watcher: Callable[[Crash], trio.Event]

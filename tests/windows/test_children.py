@@ -119,6 +119,7 @@ def played() -> dict[str, Any]:
     return said
 
 
+@pytest.mark.slow
 def test_no_handle_is_left_open(played: dict[str, Any]) -> None:
     assert {name: said["open"] for name, said in played.items()} == dict.fromkeys(SCENARIOS, 0)
 

@@ -132,6 +132,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_workers_are_refused_in_one_sentence(said: dict[str, Any]) -> None:
     code, errors, _ = said["serve"]
     assert code == 2

@@ -104,6 +104,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_a_swap_is_made_once(said: dict[str, Any]) -> None:
     assert said["first"] == [True, False]
     assert said["files"] == ["tokens.json", "tokens.json.lock"]

@@ -9,6 +9,8 @@ import pytest
 
 from .pretended import NO_MODULES, NO_NAMES, run_in_windows, sources
 
+pytestmark = pytest.mark.slow
+
 # Modules that refuse to be imported on Windows, with a word of the reason.
 REFUSING = {
     "mcp_actors.cli.workers.supervisor": "workers inherit",

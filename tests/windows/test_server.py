@@ -100,6 +100,7 @@ def test_only_the_protocol_goes_through_the_pipes() -> None:
     assert process.returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, signal.SIGTERM, signal.Signals(21)], ids=["INT", "TERM", "BREAK"]
 )

@@ -556,6 +556,7 @@ def test_any_bytes_that_json_is_made_of(data: list[int]) -> None:
     decoded(bytes(data))
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(NEARLY | st.lists(NEARLY, max_size=3) | VALUES)
 def test_any_json(value: Any) -> None:

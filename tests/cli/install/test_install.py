@@ -17,6 +17,8 @@ from mcp_actors.sync import Client
 from mcp_transports.stdio import StdioClientTransport
 from tests.cli.conftest import CTRL_C, Mcp, Ran, Terminal
 
+pytestmark = pytest.mark.slow
+
 WEATHER = """
 import os, sys
 from mcp_actors import Server

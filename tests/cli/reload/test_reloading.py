@@ -27,6 +27,8 @@ from mcp_actors.cli.reload.reloading import OwnModules
 from mcp_actors.cli.target import load_server
 from tests.cli.conftest import LIMIT, Ran, Started
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["SERVER", "Project"]
 
 

@@ -18,7 +18,7 @@ import pytest
 from mcp_actors.cli.credentials import new_key
 from tests.cli.conftest import LIMIT, SERVED, Started
 
-pytestmark = pytest.mark.programs
+pytestmark = pytest.mark.slow
 
 AT = ["--listen", "http://127.0.0.1:0/mcp"]
 CHILD = [sys.executable, "-m", "mcp_actors", "serve", str(SERVED)]

@@ -46,6 +46,7 @@ async def workers() -> AsyncIterator[Workers]:
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.slow
 async def test_the_state_of_workers_keeps_the_contracts() -> None:
     @asynccontextmanager
     async def make() -> AsyncIterator[SharedStateSubject]:

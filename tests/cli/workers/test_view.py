@@ -138,7 +138,7 @@ async def test_a_worker_speaks_for_itself_and_one_that_ended_is_forgotten() -> N
     assert not gone.done
 
 
-@pytest.mark.long
+@pytest.mark.slow
 async def test_the_supervisor_shows_all_workers_and_why_one_was_started_again(
     started: Started, tmp_path: Path
 ) -> None:
@@ -289,7 +289,7 @@ async def scraped(url: str) -> str:
     return answer.text
 
 
-@pytest.mark.long
+@pytest.mark.slow
 async def test_a_scrape_is_the_sum_of_all_workers_with_those_that_have_ended(
     started: Started, tmp_path: Path
 ) -> None:

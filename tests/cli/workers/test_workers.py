@@ -20,7 +20,7 @@ from mcp_actors import Client, ConnectionLost
 from tests import messages
 from tests.cli.conftest import LIMIT, Ran, Started
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 ROUNDS = int(os.environ.get("WORKER_ROUNDS", "1"))
 """Replacements of all workers under load: in CI few, by hand many."""
 MANY = LIMIT * (1 + ROUNDS)

@@ -75,6 +75,7 @@ async def paste(person: Person, text: str, *, registered: tuple[str, ...] = ()) 
             return await redirect.log_in(URL, accepts)
 
 
+@pytest.mark.slow
 async def test_the_answer_is_pasted_and_the_terminal_is_as_it_was(
     person: Person, capsys: pytest.CaptureFixture[str]
 ) -> None:

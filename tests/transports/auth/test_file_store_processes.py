@@ -16,7 +16,7 @@ import trio
 
 from mcp_transports.auth import FileTokenStore
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 PROCESSES, ROTATIONS = 4, 100
 PATIENCE = 240
 

@@ -320,6 +320,7 @@ async def answers(at: Site) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 async def test_a_server_outlives_a_store_that_raises(error: BaseException) -> None:
     store = FailingStore("append", error)

@@ -29,6 +29,8 @@ from tests.shared.spanning import Spanning
 from tests.transports.http.nodes import Node, nodes
 from tests.transports.http.site import INITIALIZED, Events, bare, call, initialize, message_of, text
 
+pytestmark = pytest.mark.slow
+
 
 async def test_a_call_reaches_the_node_that_holds_its_session() -> None:
     async with nodes(3, Spanning()) as (a, b, c):

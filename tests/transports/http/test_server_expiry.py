@@ -66,6 +66,7 @@ async def test_a_connection_may_expire_between_any_two_steps(
         assert not served.done.is_set()
 
 
+@pytest.mark.slow
 async def test_peers_that_leave_when_their_time_is_over_end_nothing_but_themselves() -> None:
     async def leave_late(served: Served) -> None:
         peer = RawPeer(await trio.open_tcp_stream("127.0.0.1", served.port))

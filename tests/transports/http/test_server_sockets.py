@@ -36,6 +36,8 @@ from mcp_transports.http.h1.response import HEADERS_OF_EVERY_RESPONSE, Response
 from .asgi.test_requests import INITIALIZE, Site, ask
 from .raw import GET, RawPeer, Slow, echo, eventually, post, serving
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("host", [None, "localhost"])
 async def test_loopback_means_both_families_on_one_port(host: str | None) -> None:

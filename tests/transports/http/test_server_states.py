@@ -291,6 +291,7 @@ async def test_a_body_at_a_bearable_rate(autojump_clock: trio.testing.MockClock)
         assert (await peer.answer()).status == 200
 
 
+@pytest.mark.slow
 async def test_a_long_answer_is_waited_for(autojump_clock: trio.testing.MockClock) -> None:
     app = Slow()
     async with serving(app, memory=True) as served:

@@ -22,6 +22,8 @@ from tests.transports.http.fakes import FakeListener, answer, notification, numb
 from tests.transports.http.raw import RawPeer
 from tests.transports.http.site import Events, Site, bare, call, site
 
+pytestmark = pytest.mark.slow
+
 # -- one POST ---------------------------------------------------------------------------------------------------------
 
 

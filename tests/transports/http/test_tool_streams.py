@@ -70,6 +70,7 @@ async def cut_site(**options: int) -> AsyncIterator[tuple[Site, Cutter, str]]:
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.slow
 async def test_a_reader_that_is_cut_ten_times_gets_each_part_once() -> None:
     async with (
         cut_site(retry=1) as (_, cutter, url),

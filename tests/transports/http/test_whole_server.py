@@ -38,6 +38,8 @@ from tests.transports.lines import open_descriptors
 
 from .raw import RawPeer, eventually
 
+pytestmark = pytest.mark.slow
+
 MIXED = int(os.environ.get("MCP_MIXED_REQUESTS", "10000"))
 PEERS = 40
 STREAMS = 1_000
