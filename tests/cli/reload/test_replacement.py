@@ -114,7 +114,7 @@ async def test_the_end_of_the_server_leaves_what_is_open_without_cancelling_it(m
 async def test_sessions_survive_and_hear_of_the_lists_that_differ_and_of_no_others(
     version: str, make: Maker, autojump_clock: MockClock
 ) -> None:
-    def visits(ctx: Context) -> int:
+    async def visits(ctx: Context) -> int:
         assert ctx.session is not None
         seen: list[int] = ctx.session.get(list)
         seen.append(1)
