@@ -45,7 +45,9 @@ async def test_what_a_server_is(autojump_clock: MockClock, transport: type[FakeS
     assert json.loads(json.dumps(report.to_json()))["violates"] is False
 
 
-async def test_the_tokens_of_tools_are_those_of_all_that_models_are_offered(autojump_clock: MockClock) -> None:
+async def test_the_tokens_of_tools_are_those_of_all_that_models_are_offered(
+    autojump_clock: MockClock,
+) -> None:
     def many(exchange: Exchange) -> None:
         if exchange.method == "tools/list" and exchange.result is not None:
             tools = [{"name": f"tool_{each}", "inputSchema": {"type": "object"}} for each in range(300)]

@@ -96,7 +96,7 @@ class ListReport:
     stopped: str | None = None
     """Why not everything was listed."""
     tokens: Mapping[str, int] = attrs.field(factory=dict)
-    """The tokens that each tool costs in a prompt, estimated; empty for other lists. Tools for pages alone cost none."""
+    """The tokens that each tool costs in a prompt, estimated; empty for other lists. Those for pages cost none."""
 
 
 @attrs.frozen(kw_only=True)
