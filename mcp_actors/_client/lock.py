@@ -40,6 +40,8 @@ from mcp_actors._client.options import ClientCall, SendNext
 from mcp_actors._client.pages import AllPages
 from mcp_actors._client.requests import Requests
 from mcp_actors._eras.era import Era
+from mcp_actors._wire.codec import MAX_DEPTH
+from mcp_actors._wire.yaml_text import is_within
 from mcp_actors.errors import ConfigurationError, DefinitionChanged
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.printable import printable, safe, safe_json
@@ -50,6 +52,8 @@ __all__ = ["LOCKED_KINDS", "Drift", "LockFile", "LockGate", "ServerLock", "appro
 FORMAT = 1
 # Bytes of a lock file that are read: eight times what a gateway reads of one list.
 MAX_BYTES = 64 * 1024 * 1024
+# Levels of nesting in a lock file. Those of a message are fewer, so that no definition has as many.
+MAX_LEVELS = 2 * MAX_DEPTH
 # Seconds for which a comparison is relied on, where the server does not say that a list has changed.
 GOOD_FOR = 60.0
 # Times that definitions are read before one use, where each time a change was reported meanwhile.
@@ -106,6 +110,7 @@ LOCKED_KINDS = {kind.method: kind.name for kind in KINDS.values()}
 _LISTED = {kind.method: kind for kind in KINDS.values()}
 _USED = {kind.use: kind for kind in KINDS.values() if kind.use is not None}
 _INSTRUCTIONS = "instructions"
+_SERVER = "server"
 
 
 @attrs.frozen
@@ -113,7 +118,7 @@ class Drift:
     """One difference between what a server offers and what was approved of it."""
 
     kind: str
-    """``"tool"``, ``"prompt"``, ``"resource template"`` or ``"instructions"``."""
+    """``"tool"``, ``"prompt"``, ``"resource template"``, ``"instructions"`` or ``"server"``."""
     name: str
     """Its name, or the template; of instructions the name of the server."""
     change: Literal["changed", "added", "missing"]
@@ -156,6 +161,12 @@ def definition_of(entry: Any, era: Era) -> dict[str, Any]:
         if not found["_meta"]:
             del found["_meta"]
     return found
+
+
+def _change(approved: str | None, offered: str | None) -> Literal["changed", "added", "missing"]:
+    if not approved:
+        return "added"
+    return "changed" if offered else "missing"
 
 
 def _diff(approved: Any, offered: Any) -> str:
@@ -220,37 +231,55 @@ class ServerLock:
     def __hash__(self) -> int:
         return hash((self.server, *map(len, self.definitions.values())))
 
-    def drift_of(self, kind: str, name: str, definition: Any, server: str = "") -> Drift | None:
+    def server_drift(self, server: str) -> Drift | None:
+        """Returns how the name that a server gives itself differs from the approved one, ``None`` if it does not.
+
+        Its title and version are not compared: a version changes with each release, and neither is read by a model.
+        """
+        if server == self.server:
+            return None
+        change = _change(self.server, server)
+        return Drift(_SERVER, server or self.server, change, _diff(self.server or None, server or None))
+
+    def drift_of(self, kind: str, name: str, definition: Any, server: str | None = None) -> Drift | None:
         """Returns how a definition differs from what was approved, ``None`` if it does not.
 
         Args:
             kind: A member of the file, such as ``"tools"``.
             name: Its name, or the template.
             definition: The definition as JSON, of `definition_of`.
-            server: The name that the server gives itself. Under another name it is another server.
+            server: The name that the server gives itself; ``None`` if that is not compared. Under another name it is
+                another server, unless none was approved.
         """
         what = KINDS[kind].what
         if name not in self._sums[kind]:
             return Drift(what, name, "added", _diff(None, definition))
         approved = self.definitions[kind][name]
-        if self.server and server and self.server != server:
-            other = f"--- approved of the server {self.server!r}\n+++ offered by the server {server!r}"
-            return Drift(what, name, "changed", safe(other))
+        if (other := self._other_server(server)) is not None:
+            return Drift(what, name, "changed", other)
         if self._sums[kind][name] == fingerprint(definition):
             return None
         return Drift(what, name, "changed", _diff(approved, definition))
 
-    def instructions_drift(self, offered: str | None, server: str = "") -> Drift | None:
-        """Returns how the instructions of a server differ from those that were approved, ``None`` if they do not."""
-        if (offered or None) == (self.instructions or None):
-            return None
-        change: Literal["changed", "added", "missing"] = "changed"
-        if not self.instructions:
-            change = "added"
-        elif not offered:
-            change = "missing"
+    def instructions_drift(self, offered: str | None, server: str | None = None) -> Drift | None:
+        """Returns how the instructions of a server differ from those that were approved, ``None`` if they do not.
+
+        Args:
+            offered: Those that it has.
+            server: As of `drift_of`.
+        """
         named = server or self.server
+        if (offered or None) == (self.instructions or None):
+            other = self._other_server(server) if offered else None
+            return None if other is None else Drift(_INSTRUCTIONS, named, "changed", other)
+        change = _change(self.instructions, offered)
         return Drift(_INSTRUCTIONS, named, change, _diff(self.instructions or None, offered or None))
+
+    def _other_server(self, server: str | None) -> str | None:
+        """Returns what is shown of a definition that another server has; ``None`` if it is the approved one."""
+        if not self.server or server is None or self.server == server:
+            return None
+        return safe(f"--- approved of the server {self.server!r}\n+++ offered by the server {server!r}")
 
     def missing(self, kind: str, names: Iterable[str]) -> list[Drift]:
         """Returns what was approved and is not among the ``names`` that the server has listed."""
@@ -262,8 +291,7 @@ class ServerLock:
 
     def differences(self, offered: ServerLock) -> list[Drift]:
         """Returns how what a server offers, as `Client.approve` returns it, differs from what was approved."""
-        drift = self.instructions_drift(offered.instructions, offered.server)
-        found = [] if drift is None else [drift]
+        found = _of_server(self, offered.instructions, offered.server)
         for kind, definitions in offered.definitions.items():
             each = (self.drift_of(kind, name, it, offered.server) for name, it in definitions.items())
             found += [drift for drift in each if drift is not None]
@@ -352,6 +380,12 @@ class ServerLock:
         return cls(server, instructions, definitions)
 
 
+def _of_server(lock: ServerLock, instructions: str | None, server: str) -> list[Drift]:
+    """Returns how the name and the instructions of a server differ from those that were approved."""
+    drifts = lock.server_drift(server), lock.instructions_drift(instructions, server)
+    return [each for each in drifts if each is not None]
+
+
 def _entry(definition: Any) -> dict[str, Any]:
     return {"definition": definition, "sha256": fingerprint(definition)}
 
@@ -390,8 +424,13 @@ class LockFile:
             raise ConfigurationError(f"it is larger than {MAX_BYTES >> 20} MiB", file=file)
         try:
             value = json.loads(data)
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise ConfigurationError(f"it is not JSON: {error}", file=file) from error
+        except RecursionError:
+            value = None
+        if value is None or not is_within(value, MAX_BYTES, MAX_LEVELS):
+            problem = f"it is nested deeper than {MAX_LEVELS} levels, as no definition is: write it again"
+            raise ConfigurationError(problem, file=file)
         servers = value.get("servers") if isinstance(value, dict) else None
         if not isinstance(servers, dict):
             raise ConfigurationError("it is not a lock file: mcp-actors lock writes one", file=file)
@@ -511,8 +550,7 @@ class LockGate:
     async def check(self) -> list[Drift]:
         """Has the server list everything, and returns all differences; raises as a list does."""
         negotiated = self._negotiated
-        instructions = self._lock.instructions_drift(negotiated.instructions, negotiated.info.name)
-        found = [] if instructions is None else [instructions]
+        found = _of_server(self._lock, negotiated.instructions, negotiated.info.name)
         for kind in KINDS.values():
             found += await self._look(kind)
         return found

@@ -10,7 +10,8 @@ tag of that. Requests without the member are answered as ever, and nothing is co
 
 A tag is the digest of what the caller is answered: the entries or contents, and the cursor of the next page, and not
 ``_meta`` or the caching hints. So it is good at every node and after a restart, and tells nothing to those who are
-listed something else. The tag of a page is kept for as long as the page consists of the same objects.
+listed something else. It is made for each request that asks for one: that costs what encoding the answer does, and what
+is saved is the sending, and all that the client would do.
 
 It is an extension of the protocol (SEP-2133), `ETAGS`, in the revisions with sessions and in those without.
 """
@@ -19,9 +20,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import attrs
 
@@ -35,8 +35,6 @@ __all__ = ["ETAG", "ETAGS", "UNCHANGED", "ETags"]
 
 # Bytes of a digest: nobody who may choose a content finds another one with the same tag.
 DIGEST_BYTES = 18
-# Pages whose tags are kept. A server with more makes the others anew.
-MOST_PAGES = 64
 # What the answers to each method consist of.
 _MEMBERS = {
     "tools/list": "tools",
@@ -49,14 +47,6 @@ _MEMBERS = {
 _AROUND = frozenset({"_meta", "ttlMs", "cacheScope", "resultType"})
 
 
-class _KeptTag(NamedTuple):
-    """The tag of a page, with the objects that it consists of, which therefore are not made anew at the same place."""
-
-    entries: tuple[Any, ...]
-    cursor: str | None
-    tag: str
-
-
 class ETags(ServerExtension):
     """Tags lists and resources for clients that ask for it; see `mcp_actors.extensions.ETags`.
 
@@ -66,7 +56,6 @@ class ETags(ServerExtension):
 
     def __init__(self) -> None:
         super().__init__(ETAGS)
-        self._kept: OrderedDict[tuple[str, str | None, str], _KeptTag] = OrderedDict()
         for method in sorted(READS):
             self.around(method, when=_never, meta=ETAG)(self._answer)
 
@@ -81,7 +70,9 @@ class ETags(ServerExtension):
         if not isinstance(entries, list):
             # A question to the client.
             return result
-        tag = self._tag(ctx, result, entries)
+        # Of what they are now: a provider and middleware may change an entry in its place.
+        said = [ctx.era.unstructure(each) for each in entries]
+        tag = _digest([said, getattr(result, "next_cursor", None), result.extra])
         if tag == asked:
             nothing: dict[str, Any] = {_MEMBERS[ctx.method]: [], "meta": {UNCHANGED: True}, "extra": {}}
             if getattr(result, "next_cursor", None) is not None:
@@ -100,28 +91,6 @@ class ETags(ServerExtension):
             lists: dict[str, Any] = {name: [] for name, value in said.items() if isinstance(value, list)}
             return {**hints, **lists, "_meta": {UNCHANGED: True}}
         return {**result, "_meta": {**(result.get("_meta") or {}), ETAG: tag}}
-
-    def _tag(self, ctx: Context[Any], result: Any, entries: list[Any]) -> str:
-        method, cursor = ctx.method, getattr(result, "next_cursor", None)
-        asked = ctx.params.get("cursor")
-        place = method, asked if isinstance(asked, str) else None, ctx.era.version
-        kept = self._kept.get(place)
-        if (
-            kept is not None
-            and not result.extra
-            and kept.cursor == cursor
-            and len(kept.entries) == len(entries)
-            and all(former is entry for former, entry in zip(kept.entries, entries, strict=True))
-        ):
-            self._kept.move_to_end(place)
-            return kept.tag
-        tag = _digest([[ctx.era.unstructure(each) for each in entries], cursor, result.extra])
-        if method != "resources/read" and not result.extra:
-            self._kept[place] = _KeptTag(tuple(entries), cursor, tag)
-            self._kept.move_to_end(place)
-            if len(self._kept) > MOST_PAGES:
-                self._kept.popitem(last=False)
-        return tag
 
 
 def _never(params: Mapping[str, Any]) -> bool:

@@ -110,6 +110,20 @@ class CallLink:
         while self._window is not None and self._unread_bytes >= self._window:
             await self._waiting.park()
 
+    @property
+    def sent(self) -> int:
+        """How many parts the client has been sent."""
+        return self._number
+
+    def go_on_at(self, number: int) -> None:
+        """The client has had so many parts already, by requests before this one."""
+        self._number = max(self._number, number)
+
+    def let_go(self) -> None:
+        """The request is over, so that the client says no more what it has read: nothing waits for that any longer."""
+        self._window = None
+        self._waiting.unpark_all()
+
     def has_read(self, number: int) -> None:
         """Takes note that the client has read a part and those before it."""
         while self._unread and self._unread[0][0] <= number:

@@ -16,15 +16,18 @@ __all__ = ["found_at"]
 
 # Bytes of a document that a domain sends.
 MAX_BYTES = 1024 * 1024
+# Connections to a server that a domain names: those of requests, and of what goes on beside them.
+MOST_CONNECTIONS = 160
 # Cards of one domain that are asked for.
 MOST_CARDS = 20
 
 
-async def found_at(url: str, say: Callable[[str], object], *, has_headers: bool) -> str:
+async def found_at(url: str, say: Callable[[str], object], *, has_headers: bool) -> tuple[str, Any]:
     """Returns the URL of the server that the catalogue of a domain names; ``url`` itself, if it has no catalogue.
 
     What comes from the network is not trusted: URLs of it are ``https``, and lead to addresses of the same kind as the
-    one that a person gave.
+    one that a person gave. This is so for each connection, too, as the owner of a name may give it another address
+    after it was checked: a URL elsewhere comes with the HTTP client that is to be used for it, which the caller closes.
 
     Args:
         url: The URL of the domain, without a path.
@@ -40,7 +43,7 @@ async def found_at(url: str, say: Callable[[str], object], *, has_headers: bool)
     try:
         fetcher = importlib.import_module("mcp_transports.auth.fetcher").Fetcher(policy, url)
     except ImportError:
-        return url
+        return url, None
 
     async def fetch(place: str, accepted: str) -> Any:
         asked = effects.Fetch(
@@ -69,11 +72,11 @@ async def found_at(url: str, say: Callable[[str], object], *, has_headers: bool)
     catalog_url = urljoin(url, CATALOG_PATH)
     catalog = await fetch(catalog_url, CATALOG_TYPE)
     if catalog is None:
-        return url
+        return url, None
     try:
         named = cards_in(catalog)
     except ValueError:
-        return url
+        return url, None
     found: dict[str, str] = {}
     for each in named[:MOST_CARDS]:
         card = each if isinstance(each, dict) else await card_at(each)
@@ -85,9 +88,13 @@ async def found_at(url: str, say: Callable[[str], object], *, has_headers: bool)
         what = "several servers: give the URL of one" if found else "no server that can be used: give its URL"
         raise WrongUsage("\n".join([f"the catalogue of {url} names {what}", *lines]))
     (place,) = found
-    if has_headers and not urls.same_origin(place, url):
+    is_elsewhere = not urls.same_origin(place, url)
+    if has_headers and is_elsewhere:
         raise WrongUsage(
             f"the catalogue of {url} names {place}, elsewhere: give that URL if it shall get the headers"
         )
     say(f"the catalogue of {safe(url)} names {safe(place)}")
-    return place
+    transport = fetcher.transport_for(place, MOST_CONNECTIONS) if is_elsewhere else None
+    return place, None if transport is None else importlib.import_module("httpx2").AsyncClient(
+        transport=transport
+    )

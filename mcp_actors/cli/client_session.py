@@ -6,6 +6,7 @@ import importlib
 import math
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
@@ -112,15 +113,16 @@ async def _run_with_client(
             interrupt = _Interrupt(nursery.cancel_scope)
             nursery.start_soon(interrupt.watch, signals)
             try:
-                target = await _target(connection, view)
-                unconnected = _client(target, connection, options)
-                nursery.start_soon(_say_what_is_waited_for, unconnected, view, connection)
-                async with unconnected as client:
-                    interrupt.connected = True
-                    if client.server_info.name:
-                        view.server = client.server_info.name
-                    with interrupt.work:
-                        answers.append(await work(client))
+                async with AsyncExitStack() as opened:
+                    target = await _target(connection, view, opened)
+                    unconnected = _client(target, connection, options)
+                    nursery.start_soon(_say_what_is_waited_for, unconnected, view, connection)
+                    async with unconnected as client:
+                        interrupt.connected = True
+                        if client.server_info.name:
+                            view.server = client.server_info.name
+                        with interrupt.work:
+                            answers.append(await work(client))
             except Exception as error:  # kept, because the nursery would wrap it in a group
                 failure = error
             nursery.cancel_scope.cancel()
@@ -150,16 +152,23 @@ def _client(target: str | ClientTransport, connection: ConnectionOptions, option
         raise WrongUsage(str(error)) from error
 
 
-async def _target(connection: ConnectionOptions, view: CallView) -> str | ClientTransport:
-    """A child's stderr goes to the view, and requests to a URL have the headers or the login of a person."""
+async def _target(
+    connection: ConnectionOptions, view: CallView, opened: AsyncExitStack
+) -> str | ClientTransport:
+    """Returns where to connect, and has ``opened`` close what that needs.
+
+    A child's stderr goes to the view, and requests to a URL have the headers or the login of a person.
+    """
     url, headers = connection.url, connection.headers
     scheme, _, rest = url.partition(":")
+    options: dict[str, Any] = {"headers": headers} if headers else {}
     if scheme.lower() in ("http", "https") and urlsplit(url).path in ("", "/"):
         # A domain may say where its servers are; few URLs are one, and looking takes a module of its own.
         catalog = importlib.import_module("mcp_actors.cli.catalog")
-        url = await catalog.found_at(url, view.said, has_headers=bool(headers))
+        url, http = await catalog.found_at(url, view.said, has_headers=bool(headers))
+        if http is not None:
+            options["client"] = await opened.enter_async_context(http)
     view.server = safe(url)
-    options: dict[str, Any] = {"headers": headers} if headers else {}
     if scheme.lower() == "stdio":
         options = {"stderr": view.server_line, "env": "inherit"}
     elif takes_headers(url) and "authorization" not in map(str.lower, headers):

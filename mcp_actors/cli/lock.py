@@ -61,8 +61,9 @@ def command(connection: ConnectionOptions, output: str, check: bool, show_traceb
     with reported(show_traceback):
         former = LockFile.read(output) if check or os.path.exists(output) else None
         path = os.path.expanduser(connection.url)
-        offered = _of_configuration(path) if os.path.isfile(path) else _of_server(connection)
-        drifts = [] if former is None else list(_differences(former, LockFile(offered)))
+        is_one = not os.path.isfile(path)
+        offered = _of_server(connection) if is_one else _of_configuration(path)
+        drifts = [] if former is None else list(_differences(former, LockFile(offered), is_one=is_one))
         if check and drifts:
             raise not_as_approved(drifts)
         for each in drifts:
@@ -91,11 +92,15 @@ def _counted(lock: ServerLock) -> str:
     return ", ".join([*parts, *(["instructions"] if lock.instructions else [])]) or "nothing"
 
 
-def _differences(former: LockFile, offered: LockFile) -> list[Drift]:
-    """Returns how what is offered differs from a file; servers that only the file has are left aside."""
+def _differences(former: LockFile, offered: LockFile, *, is_one: bool) -> list[Drift]:
+    """Returns how what is offered differs from a file; servers that only the file has are left aside.
+
+    With ``is_one`` it is the server of a URL, for which a file of one server is meant whatever that calls itself now.
+    """
     found: list[Drift] = []
     for name, lock in offered.servers.items():
-        found += former.of(name).differences(lock)
+        approved = former.sole() if is_one and len(former.servers) == 1 else former.of(name)
+        found += approved.differences(lock)
     return found
 
 

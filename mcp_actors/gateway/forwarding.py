@@ -19,11 +19,12 @@ Either way a call takes one `Lease` of its upstream and carries it along until i
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
 import attrs
+import trio
 
 from mcp_actors._actors.inbound_call import Continuation, Deferred, finished
 from mcp_actors._actors.outbound import OutboundCalls
@@ -343,18 +344,70 @@ async def _streamed(
     stream = PartStream(client._requests, options)
     sent = attrs.evolve(options, meta={**(options.meta or {}), **stream.meta})
     call = partial(client._requests.send, "tools/call", params, sent)
+    parts = _PassedParts(partial(_message_passed_on, lease, stream))
+    if lease.held is not None:
+        lease.held.on_request = parts.attach
     try:
         async with streamed(stream, client._subscriptions.run_owned, call):
             while messages := link.inbox.take_all():
                 for message in messages:
                     await _message_passed_on(lease, stream, message)
-            link.forward = partial(_message_passed_on, lease, stream)
+            parts.attach(lease.present)
             while (part := await stream.next_part()) is not None:
-                await link.send(part, len(encode_value(part)))
+                await parts.send(part)
             result: dict[str, Any] = stream.outcome
             return result
     finally:
-        link.forward = None
+        parts.close()
+        if lease.held is not None:
+            lease.held.on_request = None
+
+
+class _PassedParts:
+    """The parts of one request to an upstream, on their way to the client.
+
+    The client has some already if the request is made again, to bring an answer or because the connection was lost: a
+    part comes once. A held call goes on while its client is asked by a result, and with the next request of the client.
+
+    Args:
+        take_message: Takes the messages of the client to the call.
+    """
+
+    def __init__(self, take_message: Callable[[Any], Awaitable[None]]) -> None:
+        self._take_message = take_message
+        self._number = 0
+        self._link: CallLink | None = None
+        self._attached = trio.Event()
+
+    def __repr__(self) -> str:
+        return f"<_PassedParts {self._number} through {self._link!r}>"
+
+    def attach(self, ctx: Context[Any] | None) -> None:
+        """The client waits by another request now; by none while it is asked by a result."""
+        if ctx is None:
+            if self._link is not None:
+                self._link.let_go()
+            self.close()
+            self._attached = trio.Event()
+            return
+        self._link = CallLink.of(ctx.call)
+        if self._link is not None:
+            self._link.go_on_at(self._number)
+            self._link.forward = self._take_message
+        self._attached.set()
+
+    async def send(self, part: dict[str, Any]) -> None:
+        """Sends the next part, if the client has not had it; raises as `CallLink.send`."""
+        while not self._attached.is_set():
+            await self._attached.wait()
+        number, self._number = self._number, self._number + 1
+        if self._link is not None and number >= self._link.sent:
+            await self._link.send(part, len(encode_value(part)))
+
+    def close(self) -> None:
+        """Takes no more messages of the client."""
+        if self._link is not None:
+            self._link.forward, self._link = None, None
 
 
 async def _message_passed_on(lease: Lease, stream: PartStream, message: Any) -> None:

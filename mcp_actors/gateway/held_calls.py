@@ -77,6 +77,8 @@ class HeldCall:
     def __init__(self, calls: HeldCalls, ctx: Context[Any]) -> None:
         self.ctx: Context[Any] | None = ctx
         """The request of the client that waits for it now, ``None`` while the client is asked."""
+        self.on_request: Callable[[Context[Any] | None], object] | None = None
+        """Is called whenever ``ctx`` is another one, with that."""
         self.id = secrets.token_urlsafe(24)
         self.caller = caller_of(ctx)
         self.weight = 0
@@ -157,7 +159,8 @@ class HeldCall:
         Raises:
             RpcError: The call failed.
         """
-        self.ctx, self.scope.deadline = ctx, math.inf
+        self.scope.deadline = math.inf
+        self._attach(ctx)
         try:
             while not (self._outcome is not None or self._questions):
                 self._news = trio.Event()
@@ -166,7 +169,7 @@ class HeldCall:
             self.scope.cancel(reason="the client has cancelled the call")
             raise
         finally:
-            self.ctx = None
+            self._attach(None)
         if self._outcome is not None:
             self.scope.cancel(reason="the outcome was fetched")
             if isinstance(self._outcome, RpcError):
@@ -179,6 +182,11 @@ class HeldCall:
             ctx.call.invocation, {_HELD: self.id, _ASKED: self._asked}, approval=ctx.call.approval
         )
         return input_required(asked, state, ctx.era)
+
+    def _attach(self, ctx: Context[Any] | None) -> None:
+        is_other, self.ctx = ctx is not self.ctx, ctx
+        if is_other and self.on_request is not None:
+            self.on_request(ctx)
 
     def take_answers(self, ctx: Context[Any]) -> None:
         """Hands on the answers that a retry has brought; those to questions that are not asked any more are dropped.

@@ -11,6 +11,7 @@ recorded                                   the recorded one, result or error, wi
 a handshake                                the recorded one, whatever the client says of itself
 recorded, and never answered               none: subscriptions stay open so
 ``ping``, ``logging/setLevel``             an empty result
+while `MAX_IN_FLIGHT` wait for this client 429, with ``data.reason`` ``"overloaded"``
 anything else                              -32602, with ``data.reason`` ``"not_recorded"``
 ========================================== ============================================================================
 """
@@ -28,7 +29,7 @@ import trio
 
 from mcp_actors.abc import Frame, FrameChannel
 from mcp_actors.abc.discovery import client_transport
-from mcp_actors.errors import INVALID_PARAMS
+from mcp_actors.errors import INVALID_PARAMS, Overloaded
 from mcp_actors.supervision.containment import reraised
 from mcp_actors.testing.recording import Recording
 
@@ -39,7 +40,7 @@ HANDSHAKES = frozenset({"initialize", "server/discover"})
 _EMPTY = frozenset({"ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"})
 _SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
 _ENDINGS = (trio.EndOfChannel, trio.BrokenResourceError, trio.ClosedResourceError)
-# Requests of a client that are being answered at once.
+# Requests of a client that are being answered at once: those whose server asks the client something on the way.
 MAX_IN_FLIGHT = 256
 
 
@@ -209,11 +210,15 @@ class _MockConnection:
         self._unknown = unknown
         self._asked: dict[tuple[str, str], int] = defaultdict(int)
         self._questions: dict[str, trio.Event] = {}
-        self._places = trio.CapacityLimiter(MAX_IN_FLIGHT)
+        self._in_flight: dict[int | str, trio.CancelScope] = {}
 
     async def take(self, message: dict[str, Any], nursery: trio.Nursery) -> None:
         """Takes one message of the client; a request is answered by a task, as the server may ask on the way."""
         id, method = message.get("id"), message.get("method")
+        params = message.get("params")
+        params = params if isinstance(params, dict) else {}
+        if method == "notifications/cancelled":
+            self._cancel(params.get("requestId"))
         if not isinstance(id, int | str):
             return
         if not isinstance(method, str):
@@ -221,10 +226,28 @@ class _MockConnection:
             if answered is not None:
                 answered.set()
             return
-        await self._places.acquire_on_behalf_of(message_of := object())
-        nursery.start_soon(self._answer, id, method, message.get("params") or {}, message_of)
+        if len(self._in_flight) >= MAX_IN_FLIGHT:
+            refusal = Overloaded("connection", MAX_IN_FLIGHT, 0)
+            error = {"code": refusal.code, "message": refusal.message, "data": refusal.data}
+            await self._send({"id": id, "error": error})
+            return
+        self._in_flight[id] = scope = trio.CancelScope()
+        nursery.start_soon(self._answer, id, method, params, scope)
 
-    async def _answer(self, id: int | str, method: str, params: dict[str, Any], place: object) -> None:
+    def _cancel(self, id: Any) -> None:
+        scope = self._in_flight.pop(id, None) if isinstance(id, int | str) else None
+        if scope is not None:
+            scope.cancel(reason="the client has cancelled the request")
+
+    async def _answer(
+        self, id: int | str, method: str, params: dict[str, Any], scope: trio.CancelScope
+    ) -> None:
+        with scope:
+            await self._answer_fully(id, method, params)
+        if self._in_flight.get(id) is scope:
+            del self._in_flight[id]
+
+    async def _answer_fully(self, id: int | str, method: str, params: dict[str, Any]) -> None:
         try:
             call = self._found(method, params)
             if call is None:
@@ -238,8 +261,6 @@ class _MockConnection:
                 await self._send({"id": id, **call.answer})
         except _ENDINGS:
             return
-        finally:
-            self._places.release_on_behalf_of(place)
 
     def _found(self, method: str, params: dict[str, Any]) -> RecordedCall | None:
         key = _key(method, params)
@@ -278,8 +299,11 @@ class _MockConnection:
             return
         question = f"mock-{id}-{message['id']}"
         answered = self._questions[question] = trio.Event()
-        await self._send({"id": question, **said}, about=id)
-        await answered.wait()
+        try:
+            await self._send({"id": question, **said}, about=id)
+            await answered.wait()
+        finally:
+            self._questions.pop(question, None)
 
     async def _send(self, message: dict[str, Any], about: int | str | None = None) -> None:
         data = json.dumps({"jsonrpc": "2.0", **message}, ensure_ascii=False, separators=(",", ":"))

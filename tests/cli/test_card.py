@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import urllib.error
 import urllib.request
@@ -15,6 +16,11 @@ from typing import Any
 
 import pytest
 
+from mcp_actors import Client
+from mcp_actors.cli.client_session import run_with_client
+from mcp_actors.cli.connection_options import ConnectionOptions
+from mcp_actors.cli.progress import CallView
+from mcp_actors.errors import McpError
 from mcp_actors.types import Icon, Implementation
 from mcp_actors.types.cards import card_of, problems_of, registry_document
 from tests.cli.conftest import SERVED, Mcp
@@ -315,3 +321,28 @@ def test_a_card_has_what_its_server_says_and_no_more() -> None:
     assert len(found["description"]) == 100
     assert found["icons"] == [{"src": "https://x.example/a.png", "mimeType": "image/png", "sizes": ["48x48"]}]
     assert "remotes" not in found
+
+
+def test_a_server_elsewhere_is_connected_to_at_an_address_that_was_checked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its owner gives its name another address between the check and the connection."""
+    found = socket.getaddrinfo
+    asked: list[str] = []
+
+    def rebinding(host: Any, *words: Any, **options: Any) -> Any:
+        name = host.decode() if isinstance(host, bytes) else host
+        if name != "rebinding.example":
+            return found(host, *words, **options)
+        asked.append(name)
+        return found("198.41.0.4" if len(asked) == 1 else "10.0.0.1", *words, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", rebinding)
+
+    async def list_tools(client: Client) -> Any:
+        return await client.list_tools()
+
+    with catalog([card("https://rebinding.example/mcp")]) as url, pytest.raises(McpError) as refused:
+        run_with_client(ConnectionOptions(url, "auto", 20, 20), list_tools, CallView())
+    assert "leads to a private address" in str(refused.value)
+    assert len(asked) == 2

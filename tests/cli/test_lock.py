@@ -86,6 +86,18 @@ def test_a_change_is_shown_and_has_an_exit_code_of_its_own(mcp: Mcp, weather: We
     assert HIDDEN in weather.lock.read_text()
 
 
+def test_another_name_of_the_server_of_a_url_is_shown(mcp: Mcp, weather: Weather) -> None:
+    mcp("lock", weather.url)
+    weather.file.write_text(SERVER.replace('Server("weather")', 'Server("mirror")'))
+    ran = mcp("lock", weather.url, "--check")
+    assert ran.returncode == 4
+    assert '-"weather"\n+"mirror"' in ran.stderr
+    assert "the server 'mirror' is not what was approved" in ran.stderr
+    ran = mcp("lock", weather.url)
+    assert (ran.returncode, '-"weather"\n+"mirror"' in ran.stdout) == (0, True)
+    assert mcp("lock", weather.url, "--check").returncode == 0
+
+
 def test_what_is_listed_with_a_lock_is_what_was_approved(mcp: Mcp, weather: Weather) -> None:
     mcp("lock", weather.url)
     weather.say(HIDDEN)

@@ -231,6 +231,7 @@ async def test_another_server_under_the_same_name_has_nothing_that_was_approved(
             await client.call_tool("forecast", {"city": "Berlin"})
         drifts = {(each.kind, each.name): each.change for each in await client.check_lock()}
     assert drifts == {
+        ("server", "Weather"): "changed",
         ("instructions", "Weather"): "missing",
         ("tool", "forecast"): "changed",
         ("tool", "other"): "missing",
@@ -243,6 +244,28 @@ async def test_the_same_definitions_of_a_server_with_another_name_are_not_approv
     lock = await approved(Weather().server)
     async with Client(Weather("weather-mirror").server, lock=lock) as client:
         assert [each async for each in client.tools()] == []
+        assert client.instructions is None
+        drifts = {each.kind: each.diff for each in await client.check_lock()}
+        assert lock.differences(await approved(Weather("weather-mirror").server))[0].kind == "server"
+    assert '-"weather"\n+"weather-mirror"' in drifts["server"]
+    assert "approved of the server 'weather'" in drifts["instructions"]
+
+
+async def test_a_server_of_instructions_alone_is_another_one_under_another_name() -> None:
+    lock = await approved(Server("one", instructions="Ask."))
+    for name, change in (("other", "changed"), ("", "missing")):
+        found = lock.differences(ServerLock(name, "Ask."))
+        assert [(each.kind, each.change) for each in found] == [
+            ("server", change),
+            ("instructions", "changed"),
+        ]
+    assert lock.differences(ServerLock("one", "Ask.")) == []
+
+
+async def test_a_server_that_has_no_name_any_more_offers_nothing_that_was_approved() -> None:
+    lock = ServerLock("one", None, {"tools": {"a": {"name": "a"}}})
+    kinds = [each.kind for each in lock.differences(ServerLock("", None, lock.definitions))]
+    assert kinds == ["server", "tool"]
 
 
 async def test_prompts_templates_and_instructions_are_compared_too() -> None:
@@ -339,6 +362,8 @@ async def test_a_file_that_was_edited_by_hand_is_refused(tmp_path: Path) -> None
     ("text", "problem"),
     [
         ("nonsense", "it is not JSON"),
+        pytest.param('{"a":' * 300 + "1" + "}" * 300, "nested deeper than 256 levels", id="deep"),
+        pytest.param("[" * 10_000 + "]" * 10_000, "nested deeper than 256 levels", id="deeper"),
         ("[]", "it is not a lock file"),
         ('{"lock": 2, "servers": {}}', "a format that is not known"),
         ('{"lock": 1, "servers": {}}', "the file has 0"),

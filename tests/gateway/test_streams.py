@@ -13,8 +13,10 @@ from mcp_actors._client.tool_streams import WINDOW
 from mcp_actors.client import Progress
 from mcp_actors.errors import CallEnded
 from mcp_actors.gateway import Gateway, Upstream
+from mcp_actors.types import ElicitFormParams, ElicitResult, ElicitUrlParams
 
 PART = 10_000
+FORM = {"type": "object", "properties": {"name": {"type": "string"}}}
 EACH = [(mine, theirs) for mine in ("modern", "legacy") for theirs in ("modern", "legacy")]
 
 each_pair = pytest.mark.parametrize(("mine", "theirs"), EACH)
@@ -99,3 +101,34 @@ async def test_a_client_without_parts_gets_them_as_progress(mine: str, theirs: s
         await client.call_tool("u_long", {"number": 3}, on_progress=reports.append)
     assert [each.progress for each in reports] == [1, 2, 3]
     assert all((each.message or "").startswith("xxx") for each in reports)
+
+
+@each_pair
+async def test_a_part_comes_once_although_its_function_begins_again_to_take_an_answer(
+    mine: str, theirs: str, autojump_clock: MockClock
+) -> None:
+    server = Server("behind")
+
+    @server.tool
+    async def asks(ctx: Context) -> AsyncIterator[str]:
+        yield "before"
+        for number in range(2):
+            answer = await ctx.elicit(f"Number {number}?", FORM)
+            yield f"{(answer.content or {})['name']}"
+        for _ in range(100):
+            yield "x" * PART
+        yield await anext(ctx.inbox)
+
+    async def answer(question: ElicitFormParams | ElicitUrlParams) -> ElicitResult:
+        return ElicitResult("accept", {"name": question.message[7]})
+
+    gateway = Gateway([Upstream(name="u", target=server, era=theirs)])
+    parts: list[str] = []
+    async with Client(gateway, era=mine, elicitation=answer) as client:
+        async with client.stream_tool("u_asks", {}) as stream:
+            async for part in stream:
+                parts.append(part)
+                if len(parts) == 103:
+                    await stream.send("after")
+    assert parts == ["before", "0", "1", *["x" * PART] * 100, "after"]
+    assert stream.result.text == "".join(parts)

@@ -45,6 +45,22 @@ async def test_what_a_server_is(autojump_clock: MockClock, transport: type[FakeS
     assert json.loads(json.dumps(report.to_json()))["violates"] is False
 
 
+async def test_the_tokens_of_tools_are_those_of_all_that_models_are_offered(
+    autojump_clock: MockClock,
+) -> None:
+    def many(exchange: Exchange) -> None:
+        if exchange.method == "tools/list" and exchange.result is not None:
+            tools = [{"name": f"tool_{each}", "inputSchema": {"type": "object"}} for each in range(300)]
+            tools[1]["_meta"] = {"ui": {"visibility": ["app"]}}
+            tools[2]["_meta"] = "junk"
+            exchange.result["tools"] = tools
+            exchange.result.pop("nextCursor", None)
+
+    report = await inspect_server(FakeStream(FakeServer(many)), url=URL, in_flight=0)
+    tokens = report.eras[-1].lists["tools"].tokens
+    assert tokens.keys() == {f"tool_{each}" for each in range(300)} - {"tool_1"}
+
+
 @BINDINGS
 async def test_tools_are_called_only_where_that_was_allowed(
     autojump_clock: MockClock, transport: type[FakeStream]

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import attrs
 import pytest
 from trio.testing import MockClock
 
-from mcp_actors import Client, Server
+from mcp_actors import Client, Context, Server
 from mcp_actors.extensions import ETAG, ETAGS, UNCHANGED, ETags
 from mcp_actors.gateway import Gateway, Upstream
 from mcp_actors.testing import ScriptedPeer, raw_client
+from mcp_actors.types import Tool
 from tests.messages import LEGACY_VERSIONS as LEGACY
 from tests.messages import modern_meta
 from tests.scripted_peers import MODERN, begin
@@ -139,6 +141,34 @@ async def test_a_client_that_asks_again_gets_what_it_has(era: str) -> None:
             assert bytes_in(client) - before <= 220
             members = ("tools",) if hasattr(first, "tools") else ("contents",)
             assert [getattr(first, each) for each in members] == [getattr(second, each) for each in members]
+
+
+@VERSIONS
+async def test_an_entry_that_is_changed_in_its_place_has_another_tag(version: str) -> None:
+    server = Server("s", extensions=[ETags()])
+    schema: dict[str, Any] = {"type": "object", "properties": {}}
+    entries = [Tool("t", schema, description="one"), Tool("u", {"type": "object"})]
+
+    @server.middleware
+    async def held(ctx: Context, call_next: Any) -> Any:
+        result = await call_next()
+        return attrs.evolve(result, tools=entries) if ctx.method == "tools/list" else result
+
+    server.add_tool(lambda: None, name="t")
+    async with raw_client(server) as peer:
+        await begin(peer, version)
+        client = Asking(peer, version)
+        tags = [(await client.ask("tools/list", ""))["_meta"][ETAG]]
+        for change in (
+            lambda: setattr(entries[0], "description", "two"),
+            lambda: schema["properties"].update(a={"type": "string"}),
+            lambda: entries.reverse(),
+            lambda: entries.__setitem__(0, Tool("v", {"type": "object"})),
+        ):
+            assert (await client.ask("tools/list", tags[-1]))["_meta"][UNCHANGED] is True
+            change()
+            tags.append((await client.ask("tools/list", tags[-1]))["_meta"][ETAG])
+    assert len(set(tags)) == len(tags)
 
 
 @ERAS

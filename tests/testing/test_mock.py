@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,12 @@ import pytest
 import trio
 
 from mcp_actors import Client, Context, Server
+from mcp_actors.abc import Frame
 from mcp_actors.abc.discovery import client_transport
 from mcp_actors.errors import CallTimeout, RpcError
 from mcp_actors.gateway.gateway import bridge_to
 from mcp_actors.testing import Faults, FaultyTransport, MockServer, Recording, RecordingTransport
+from mcp_actors.testing.mocked import MAX_IN_FLIGHT
 from mcp_actors.types import ElicitFormParams, ElicitResult, ElicitUrlParams
 
 FORM: dict[str, Any] = {"type": "object", "properties": {"name": {"type": "string"}}}
@@ -120,6 +124,41 @@ async def test_what_was_not_recorded_is_an_error_and_the_last_answer_is_given_ag
             await client.call_tool("count", {"by": 2})
     assert refused.value.data == {"reason": "not_recorded"}
     assert mock.unknown == ["tools/call"]
+
+
+async def test_a_mock_refuses_calls_beyond_those_that_wait_and_answers_these(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    path = tmp_path / "day.jsonl"
+    await recorded(path, "legacy")
+    received: list[dict[str, Any]] = []
+
+    async def receive_until(what: Callable[[dict[str, Any]], bool], number: int) -> list[dict[str, Any]]:
+        while len(found := [each for each in received if what(each)]) < number:
+            received.append(json.loads((await channel.receive()).data))
+        return found
+
+    async def send(**members: Any) -> None:
+        await channel.send(Frame(json.dumps({"jsonrpc": "2.0", **members}).encode()))
+
+    ask = {"method": "tools/call", "params": {"name": "ask"}}
+    with trio.fail_after(30):
+        async with MockServer(Recording.load(path)).connect() as channel:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(receive_until, lambda each: "method" in each, MAX_IN_FLIGHT)
+                for number in range(MAX_IN_FLIGHT):
+                    await send(id=number, **ask)
+            await send(id="one more", **ask)
+            [refused] = await receive_until(lambda each: each.get("id") == "one more", 1)
+            assert (refused["error"]["code"], refused["error"]["data"]["reason"]) == (429, "overloaded")
+            questions = [each["id"] for each in received if "method" in each]
+            await send(method="notifications/cancelled", params={"requestId": 0})
+            await send(id="in its place", method="tools/call", params={"name": "count"})
+            await receive_until(lambda each: each.get("id") == "in its place" and "result" in each, 1)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(receive_until, lambda each: "hello Ada" in str(each), MAX_IN_FLIGHT - 1)
+                for question in questions:
+                    await send(id=question, result={"action": "accept", "content": {"name": "Ada"}})
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="files have no modes there")

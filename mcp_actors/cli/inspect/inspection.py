@@ -37,6 +37,7 @@ from mcp_actors.cli.inspect.survey import Latency, list_everything, measure, sur
 from mcp_actors.errors import AuthorizationError, McpError
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.printable import printable
+from mcp_actors.types.apps import visibility_of
 
 __all__ = [
     "AuthorizationReport",
@@ -95,7 +96,7 @@ class ListReport:
     stopped: str | None = None
     """Why not everything was listed."""
     tokens: Mapping[str, int] = attrs.field(factory=dict)
-    """The tokens that each of the first tools costs in a prompt, estimated; empty for other lists."""
+    """The tokens that each tool costs in a prompt, estimated; empty for other lists. Those for pages cost none."""
 
 
 @attrs.frozen(kw_only=True)
@@ -414,6 +415,12 @@ def _capabilities(value: Any, prefix: str = "") -> Iterator[str]:
         yield from (list(_capabilities(inner, f"{own}.")) if isinstance(inner, dict) else []) or [own]
 
 
+def _is_offered(tool: Mapping[str, Any]) -> bool:
+    """Whether a tool is for models, and not for pages alone."""
+    meta = tool.get("_meta")
+    return not isinstance(meta, dict) or "model" in visibility_of(meta)
+
+
 def _listed(found: ListedItems) -> ListReport:
     names = [each.get("name") for each in found.items if isinstance(each, dict)]
     return ListReport(
@@ -424,7 +431,7 @@ def _listed(found: ListedItems) -> ListReport:
         stopped=found.stopped,
         tokens={
             _cut(each.get("name")): tokens_of_json(each)
-            for each in found.items[:MAX_NAMES]
-            if isinstance(each, dict) and isinstance(each.get("inputSchema"), dict)
+            for each in found.items
+            if isinstance(each, dict) and isinstance(each.get("inputSchema"), dict) and _is_offered(each)
         },
     )

@@ -126,7 +126,9 @@ class _CallerConnection:
         self.uses = 0
         """Requests that use it."""
         self.listed: set[str] = set()
-        """The names of the tools that were listed last."""
+        """The names of the tools that were listed last, without those of pages."""
+        self.for_pages: set[str] = set()
+        """The names of those that only pages of the server may call."""
 
     async def run(self, handler: ServerHandler) -> None:
         """Keeps the connection until `scope` is cancelled, or the server turns out not to be usable."""
@@ -172,7 +174,9 @@ class _CallerConnection:
 
     async def has_tool(self, name: str, *, refresh: bool = True) -> bool:
         """Whether the server lists a tool; with ``refresh`` it is asked, also where its last list is still good."""
-        self.listed = {each.name async for each in self.client.tools(refresh=refresh)}
+        tools = [each async for each in self.client.tools(refresh=refresh, for_apps=True)]
+        self.listed = {each.name for each in tools if "model" in each.visibility}
+        self.for_pages = {each.name for each in tools} - self.listed
         return name in self.listed
 
 
@@ -367,6 +371,8 @@ async def _value(
         # Arguments are checked by what was listed. A tool that was not is called all the same: the server may say that
         # a scope is missing, or list a part of its tools.
         await caller.has_tool(name, refresh=False)
+        if name in caller.for_pages:
+            raise _no_tool(name)
     try:
         result = await _result(caller, name, arguments, on_progress)
     except RpcError as error:

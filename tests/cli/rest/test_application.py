@@ -14,7 +14,7 @@ import jsonschema_rs
 import pytest
 import trio
 
-from mcp_actors import Client, Context, Server
+from mcp_actors import App, Client, Context, Server
 from mcp_actors.cli.credentials import ApiKeys, new_key
 from mcp_actors.cli.rest import application
 from mcp_actors.cli.rest.application import RestApplication
@@ -165,6 +165,23 @@ async def test_a_result_of_structured_content_alone_is_that(rest: Rest) -> None:
         return CallToolResult([], structured_content={"a": 1})
 
     assert await rest.call("/made") == (200, {"a": 1})
+
+
+@pytest.mark.parametrize("accept", ["application/json", "text/event-stream"])
+async def test_a_tool_for_pages_alone_is_called_by_no_program(rest: Rest, accept: str) -> None:
+    called: list[str] = []
+
+    @rest.server.tool(app=App(visibility=["app"]))
+    def vote() -> str:
+        called.append("vote")
+        return "voted"
+
+    for _ in range(2):
+        answer = await rest.http.post(f"{rest.url}/tools/vote", json={}, headers={"accept": accept})
+        assert "there is no tool vote" in answer.text
+    assert called == []
+    listed = (await rest.get("/tools"))[1]["tools"]
+    assert "vote" not in [each["name"] for each in listed]
 
 
 # -- failures -------------------------------------------------------------------------------------------------------

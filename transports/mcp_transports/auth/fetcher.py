@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import ssl
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from socket import SOCK_STREAM
@@ -109,7 +109,8 @@ class Fetcher:
         """Whether a URL may be used by something else that connects to it, such as a client of MCP.
 
         Its host is looked up for that, within `FETCH_TIMEOUT` seconds. A host that cannot be looked up is allowed, as
-        no connection to it can be made, and the failure of that says why.
+        no connection to it can be made, and the failure of that says why. The owner of the host may give it another
+        address before it is connected to: `transport_for` checks that one.
         """
         try:
             usable = _usable(url)
@@ -120,6 +121,21 @@ class Fetcher:
         except (trio.TooSlowError, _NoAnswer):
             return True
         return True
+
+    def transport_for(self, url: str, most: int) -> CheckedTransport | None:
+        """Returns a transport of an HTTP client that checks each address that it connects to.
+
+        Args:
+            url: The URL, which is ``https``.
+            most: Connections at a time.
+
+        Returns:
+            ``None`` if the environment names a proxy for the URL, which makes the connections then.
+        """
+        return None if _proxy_for(_usable(url)) is not None else CheckedTransport(most, self._addresses_of)
+
+    async def _addresses_of(self, host: str, port: int) -> Sequence[Address]:
+        return await self._checked(httpx2.URL(scheme="https", host=host, port=port), through_proxy=False)
 
     async def _follow(self, fetch: Fetch, url: httpx2.URL) -> Fetched:
         first = url
@@ -264,19 +280,23 @@ class _ToAddresses(httpcore2.AsyncNetworkBackend):
 class CheckedTransport(httpx2.AsyncBaseTransport):
     """The transport of an HTTP client whose URLs came from the network, such as those that an API's document names.
 
-    A URL is ``https``. Its host is looked up for each connection, all its addresses must be global, and the connection
-    goes to one that was checked. No proxy of the environment is used. Redirections are the caller's.
+    A URL is ``https``. Its host is looked up for each connection, all its addresses are checked, and the connection
+    goes to one of them. No proxy of the environment is used. Redirections are the caller's.
 
     Args:
         most: Connections at a time; a fifth of them wait for the next request.
+        check: Looks up a host and a port, and returns the addresses. It raises `UrlRefused` for any that must not be
+            connected to. By default those are all that are not global.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(
+        self, most: int, check: Callable[[str, int], Awaitable[Sequence[Address]]] | None = None
+    ) -> None:
         self._pool = httpcore2.AsyncConnectionPool(
             ssl_context=_trusted_authorities(),
             max_connections=most,
             max_keepalive_connections=most // 5,
-            network_backend=_ToGlobalAddresses(),
+            network_backend=_ToCheckedAddresses(check or _global_addresses),
         )
 
     def __repr__(self) -> str:
@@ -341,8 +361,11 @@ class _CheckedBody(httpx2.AsyncByteStream):
         await self._response.aclose()
 
 
-class _ToGlobalAddresses(httpcore2.AsyncNetworkBackend):
-    """Connects to hosts all of whose addresses are global."""
+class _ToCheckedAddresses(httpcore2.AsyncNetworkBackend):
+    """Connects to hosts whose addresses were looked up and checked for this connection."""
+
+    def __init__(self, check: Callable[[str, int], Awaitable[Sequence[Address]]]) -> None:
+        self._check = check
 
     async def connect_tcp(
         self,
@@ -355,21 +378,26 @@ class _ToGlobalAddresses(httpcore2.AsyncNetworkBackend):
         """Opens a connection to the first address that accepts one.
 
         Raises:
-            UrlRefused: An address is not global.
+            UrlRefused: An address must not be connected to.
             httpcore2.ConnectError: The host has none, or no connection is accepted.
         """
         try:
             with trio.fail_after(CONNECT_TIMEOUT if timeout is None else timeout):
-                addresses = await resolve(host, port)
-        except (OSError, trio.TooSlowError) as error:
+                addresses = await self._check(host, port)
+        except (OSError, _NoAnswer, trio.TooSlowError) as error:
             raise httpcore2.ConnectError(f"its host cannot be looked up: {error}") from error
-        for each in addresses:
-            if (kind := kind_of(each)) != "global":
-                raise UrlRefused(
-                    f"the host {host[:SHOWN]!r} has a {kind} address, which a document from the network must not"
-                    " lead to: if that is meant, name the place by base_url="
-                )
         return await _ToAddresses(addresses).connect_tcp(host, port, timeout)
+
+
+async def _global_addresses(host: str, port: int) -> Sequence[Address]:
+    addresses = await resolve(host, port)
+    for each in addresses:
+        if (kind := kind_of(each)) != "global":
+            raise UrlRefused(
+                f"the host {host[:SHOWN]!r} has a {kind} address, which a document from the network must not"
+                " lead to: if that is meant, name the place by base_url="
+            )
+    return addresses
 
 
 def _usable(url: str) -> httpx2.URL:
