@@ -1,7 +1,7 @@
 """A board with cards, shown on a page of its own in hosts that have MCP Apps (SEP-1865)::
 
     mcp-actors serve mcp_actors.examples.board
-    mcp-actors serve mcp_actors.examples.board --http http://127.0.0.1:3001/mcp
+    mcp-actors serve mcp_actors.examples.board --listen http://127.0.0.1:3001/mcp
 
 Tools ``show_board`` and ``add_card`` are for models; their results are shown on ``board.html``, which also calls
 ``move_card`` and ``remove_card``. The server keeps the cards: of each user apart, where it knows its callers, and else

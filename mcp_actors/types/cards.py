@@ -195,14 +195,14 @@ def problems_of(document: Any) -> list[str]:
     is_registry = isinstance(schema, str) and _REGISTRY_SCHEMA.fullmatch(schema) is not None
     found = list(_common_problems(document))
     if is_registry:
-        found += _each("packages", document.get("packages"), _package_problems)
+        found += _each("packages", document, _package_problems)
     else:
         if schema != CARD_SCHEMA:
             found.insert(0, f"$schema is {CARD_SCHEMA}, or for the registry a dated .../server.schema.json")
         if "packages" in document:
             found.append("packages are for the registry's server.json: a card is of a remote server")
-    found += _each("remotes", document.get("remotes"), _remote_problems)
-    found += _each("icons", document.get("icons"), _icon_problems)
+    found += _each("remotes", document, _remote_problems)
+    found += _each("icons", document, _icon_problems)
     return found
 
 
@@ -254,13 +254,28 @@ def _text(
         yield f"{where}{member} is a text" + ("" if most is None else f" of {least} to {most} characters")
 
 
+def _texts(of: Mapping[str, Any], member: str) -> Iterator[str]:
+    value = of.get(member, [])
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        yield f"{member} is an array of texts"
+
+
 def _is_uri(value: Any) -> bool:
-    return isinstance(value, str) and re.fullmatch(r"[a-zA-Z][a-zA-Z0-9+.-]*:\S+", value) is not None
+    if not isinstance(value, str) or re.fullmatch(r"[a-zA-Z][a-zA-Z0-9+.-]*:\S+", value) is None:
+        return False
+    try:
+        urlsplit(value)
+    except ValueError:
+        return False
+    return True
 
 
-def _each(member: str, value: Any, check: Callable[[Mapping[str, Any]], Iterator[str]]) -> Iterator[str]:
-    if value is None:
+def _each(
+    member: str, of: Mapping[str, Any], check: Callable[[Mapping[str, Any]], Iterator[str]]
+) -> Iterator[str]:
+    if member not in of:
         return
+    value = of[member]
     if not isinstance(value, list):
         yield f"{member} is an array"
         return
@@ -279,10 +294,8 @@ def _remote_problems(remote: Mapping[str, Any]) -> Iterator[str]:
     if not isinstance(url, str) or _REMOTE_URL.fullmatch(url) is None:
         yield "url begins with http://, https:// or a {variable}, and has no blanks"
     yield from _inputs(remote, "variables")
-    yield from _each("headers", remote.get("headers"), _named_input_problems)
-    versions = remote.get("supportedProtocolVersions", [])
-    if not isinstance(versions, list) or not all(isinstance(each, str) for each in versions):
-        yield "supportedProtocolVersions is an array of texts"
+    yield from _each("headers", remote, _named_input_problems)
+    yield from _texts(remote, "supportedProtocolVersions")
 
 
 def _inputs(of: Mapping[str, Any], member: str) -> Iterator[str]:
@@ -311,15 +324,14 @@ def _input_problems(value: Mapping[str, Any]) -> Iterator[str]:
         yield f"format is one of {', '.join(_FORMATS)}"
     if value.get("isSecret") is True and value.get("default"):
         yield "default of a secret would be a secret that everybody reads"
-    choices = value.get("choices", [])
-    if not isinstance(choices, list) or not all(isinstance(each, str) for each in choices):
-        yield "choices is an array of texts"
+    yield from _texts(value, "choices")
 
 
 def _icon_problems(icon: Mapping[str, Any]) -> Iterator[str]:
     if not _is_uri(icon.get("src")):
         yield "src is a URL"
     yield from _text(icon, "mimeType", 1, None)
+    yield from _texts(icon, "sizes")
     if icon.get("theme", "light") not in ("light", "dark"):
         yield "theme is light or dark"
 
@@ -337,4 +349,4 @@ def _package_problems(package: Mapping[str, Any]) -> Iterator[str]:
     transport = package.get("transport")
     if not isinstance(transport, dict) or transport.get("type") not in ("stdio", "streamable-http", "sse"):
         yield "transport is an object whose type is stdio, streamable-http or sse"
-    yield from _each("environmentVariables", package.get("environmentVariables"), _named_input_problems)
+    yield from _each("environmentVariables", package, _named_input_problems)

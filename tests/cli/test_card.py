@@ -22,7 +22,7 @@ from mcp_actors.cli.connection_options import ConnectionOptions
 from mcp_actors.cli.progress import CallView
 from mcp_actors.errors import McpError
 from mcp_actors.types import Icon, Implementation
-from mcp_actors.types.cards import card_of, problems_of, registry_document
+from mcp_actors.types.cards import card_of, problems_of, registry_document, remote_url
 from tests.cli.conftest import SERVED, Mcp
 from tests.cli.test_serve import serving
 
@@ -236,9 +236,50 @@ REGISTERED = registry_document(GOOD)
 PACKAGE = {"registryType": "pypi", "identifier": "x", "version": "1.0.2", "transport": {"type": "stdio"}}
 
 
+# The least that is a card, and one that a person has to fill in: the repository of the extension has such examples, two
+# that are cards and five that are none, which are all told apart here by the same facts.
+LEAST = {
+    "$schema": GOOD["$schema"],
+    "name": "example-org/least",
+    "version": "1.0.0",
+    "description": "The least.",
+}
+TO_FILL_IN = {
+    **LEAST,
+    "version": "2.1.0",
+    "title": "To fill in",
+    "websiteUrl": "https://example.com",
+    "remotes": [
+        {
+            "type": "streamable-http",
+            "url": "https://{shop}.example.com/mcp",
+            "headers": [
+                {
+                    "name": "Authorization",
+                    "description": "Who calls.",
+                    "isRequired": True,
+                    "isSecret": True,
+                    "value": "Bearer {token}",
+                    "variables": {"token": {"description": "A token.", "isRequired": True, "isSecret": True}},
+                }
+            ],
+            "variables": {"shop": {"description": "The shop.", "isRequired": True, "default": "main"}},
+            "supportedProtocolVersions": ["2025-06-18", "2025-11-25"],
+        }
+    ],
+}
+SCHEMAS = "https://static.modelcontextprotocol.io/schemas"
+
+
+def without(member: str) -> dict[str, Any]:
+    return {name: value for name, value in LEAST.items() if name != member}
+
+
 @pytest.mark.parametrize(
     "document",
     [
+        LEAST,
+        TO_FILL_IN,
         GOOD,
         REGISTERED,
         {**REGISTERED, "packages": [PACKAGE]},
@@ -254,10 +295,18 @@ def test_a_good_card_has_no_problems(document: Any) -> None:
     assert problems_of(document) == []
 
 
+def test_a_url_that_somebody_has_to_fill_in_is_not_used() -> None:
+    assert remote_url(TO_FILL_IN) is None
+
+
 @pytest.mark.parametrize(
     ("document", "problem"),
     [
         ([], "it is not a JSON object"),
+        *((without(member), member) for member in LEAST),
+        ({**LEAST, "name": "no-slash"}, "name is a namespace"),
+        ({**LEAST, "$schema": f"{SCHEMAS}/2025-11-25/server-card.schema.json"}, "$schema is"),
+        ({**LEAST, "$schema": f"{SCHEMAS}/v1/server.schema.json"}, "$schema is"),
         ({**GOOD, "$schema": REGISTERED["$schema"].replace("server.", "card.")}, "$schema is"),
         ({**GOOD, "name": "a/b/c"}, "name is a namespace"),
         ({**GOOD, "name": "a" * 200 + "/b"}, "name is a namespace"),
@@ -274,6 +323,21 @@ def test_a_good_card_has_no_problems(document: Any) -> None:
         ),
         ({**GOOD, "packages": [PACKAGE]}, "packages are for the registry"),
         ({**GOOD, "icons": [{"src": "a b", "theme": "pink"}]}, "icons[0].src is a URL"),
+        *(
+            (
+                {**GOOD, "icons": [{"src": "https://x.example/a.png", "sizes": each}]},
+                "icons[0].sizes is an array",
+            )
+            for each in ("48x48", None, [48])
+        ),
+        ({**GOOD, "icons": [{"src": "https://[x/a.png"}]}, "icons[0].src is a URL"),
+        ({**GOOD, "icons": None}, "icons is an array"),
+        ({**GOOD, "remotes": None}, "remotes is an array"),
+        (
+            {**GOOD, "remotes": [{"type": "sse", "url": "https://x", "headers": None}]},
+            "remotes[0].headers is an array",
+        ),
+        ({**REGISTERED, "packages": None}, "packages is an array"),
         ({**GOOD, "remotes": {}}, "remotes is an array"),
         ({**GOOD, "remotes": ["x"]}, "remotes[0] is an object"),
         ({**GOOD, "remotes": [{"type": "ws", "url": "https://x.example"}]}, "remotes[0].type is"),

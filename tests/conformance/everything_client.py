@@ -208,6 +208,11 @@ def log_in(context: Mapping[str, Any]) -> OAuth:
     )
 
 
+def log_in_registered(context: Mapping[str, Any]) -> OAuth:
+    """A login of a client that registers itself, for a scenario that looks at what it says of itself there."""
+    return OAuth(AuthorizationCode(browser=FollowedRedirects()))
+
+
 def use_secret(context: Mapping[str, Any]) -> OAuth:
     return OAuth(ClientCredentials(client_id=context["client_id"], client_secret=context["client_secret"]))
 
@@ -237,9 +242,10 @@ GRANTS: dict[str, Callable[[Mapping[str, Any]], OAuth]] = {
     "auth/client-credentials-jwt": use_private_key,
     "auth/client-credentials-basic": use_secret,
     "auth/enterprise-managed-authorization": ask_the_enterprise,
+    "auth/offline-access-scope": log_in_registered,
     "auth/wif-jwt-bearer": ask_the_platform,
 }
-"""The scenarios of authorization in which nobody logs in."""
+"""The scenarios of authorization in which nobody logs in, or not by the default."""
 
 
 def authorization(scenario: str, context: Mapping[str, Any]) -> OAuth | None:

@@ -5,30 +5,47 @@ They are written down here, so that each is a test with a name before anything i
 
 from __future__ import annotations
 
-__all__ = ["CLIENT", "FIRST", "LEGACY", "MODERN", "PLAYED", "SERVER", "SKILLS", "cases", "is_played"]
+__all__ = [
+    "CLIENT",
+    "FIRST",
+    "LEGACY",
+    "MODERN",
+    "PLAYED",
+    "SECOND",
+    "SERVER",
+    "SKILLS",
+    "cases",
+    "is_played",
+]
 
-FIRST, LEGACY, MODERN = "2025-03-26", "2025-11-25", "2026-07-28"
+FIRST, SECOND, LEGACY, MODERN = "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28"
 
 
 def _names(text: str) -> list[str]:
     return text.split()
 
 
-_SERVER_OF_BOTH = """
-    completion-complete dns-rebinding-protection json-schema-2020-12
+# No requirements are published for the first two revisions that the suite knows: of these it has fewer scenarios.
+_SERVER_OF_ALL = """
+    completion-complete
     prompts-get-embedded-resource prompts-get-simple prompts-get-with-args prompts-get-with-image prompts-list
     resources-list resources-read-binary resources-read-text resources-templates-read
-    server-sse-multiple-streams
     tools-call-audio tools-call-embedded-resource tools-call-error tools-call-image tools-call-mixed-content
     tools-call-simple-text tools-call-with-progress tools-list
 """
+_SERVER_OF_SESSIONS = """
+    logging-set-level ping resources-subscribe resources-unsubscribe server-initialize server-session-lifecycle
+    tools-call-elicitation tools-call-sampling tools-call-with-logging
+"""
+_SERVER_OF_BOTH = f"""{_SERVER_OF_ALL}
+    dns-rebinding-protection json-schema-2020-12 server-sse-multiple-streams
+"""
 SERVER = {
+    FIRST: ["server-session-lifecycle"],
+    SECOND: _names(_SERVER_OF_ALL + _SERVER_OF_SESSIONS),
     LEGACY: _names(
-        f"""{_SERVER_OF_BOTH}
-        elicitation-sep1034-defaults elicitation-sep1330-enums logging-set-level ping
-        resources-subscribe resources-unsubscribe
-        server-initialize server-session-lifecycle server-sse-polling
-        tools-call-elicitation tools-call-sampling tools-call-with-logging
+        f"""{_SERVER_OF_BOTH} {_SERVER_OF_SESSIONS}
+        elicitation-sep1034-defaults elicitation-sep1330-enums server-sse-polling
     """
     ),
     MODERN: _names(
@@ -58,10 +75,15 @@ _AUTHORIZATION_OF_BOTH = """
     auth/enterprise-managed-authorization auth/wif-jwt-bearer
 """
 CLIENT = {
-    # No requirements are published for the first revision with authorization. These are all that it has of its own.
     FIRST: _names(
         """
         auth/2025-03-26-oauth-endpoint-fallback auth/2025-03-26-oauth-metadata-backcompat
+    """
+    ),
+    SECOND: _names(
+        """
+        auth/token-endpoint-auth-basic auth/token-endpoint-auth-none auth/token-endpoint-auth-post
+        initialize tools_call
     """
     ),
     LEGACY: _names(

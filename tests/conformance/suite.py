@@ -102,17 +102,17 @@ class Suite:
                 found[section].add(scored[1])
         return found
 
-    def of_extensions(self) -> dict[str, set[str]]:
-        """The names of all scenarios of extensions: ``{"server": …, "client": …}``."""
+    def all_listed(self) -> dict[str, dict[str, set[str]]]:
+        """All scenarios, each with its revisions, or ``extension``: ``{"server": {name: …}, "client": …}``."""
         done = self._run(LIST_LIMIT, "list")
         assert done.returncode == 0, done.stderr
-        found: dict[str, set[str]] = {}
-        section: set[str] = set()
+        found: dict[str, dict[str, set[str]]] = {}
+        section: dict[str, set[str]] = {}
         for line in done.stdout.splitlines():
-            if heading := re.match(r"(\S+) scenarios ", line):
-                section = found.setdefault(heading[1].lower(), set())
-            elif scenario := re.match(r"  - (\S+) \[extension\]$", line):
-                section.add(scenario[1])
+            if heading := re.match(r"(\S.*) scenarios \(", line):
+                section = found.setdefault(heading[1].lower(), {})
+            elif scenario := re.match(r"  - (\S+) \[(\S+)\]$", line):
+                section[scenario[1]] = set(scenario[2].split(","))
         return found
 
     def of_extension(self, url: str, scenario: str, revision: str) -> Outcome:
@@ -128,12 +128,16 @@ class Suite:
         checks = _checks_below(directory, "server-").get(scenario, [])
         return Outcome(scenario, checks, done.stdout + done.stderr, done.returncode)
 
-    def against_server(self, url: str, revision: str) -> dict[str, Outcome]:
-        """Plays every server scenario of a revision, one after the other, as the suite orders them."""
+    def against_server(self, url: str, revision: str, *, is_required: bool = True) -> dict[str, Outcome]:
+        """Plays every server scenario of a revision, one after the other, as the suite orders them.
+
+        ``is_required=False`` is for a revision without a set of requirements.
+        """
         directory = self._directory / f"server-{revision}"
-        done = self._run(
-            RUN_LIMIT, "server", "--url", url, "--requirements", revision, "--output-dir", str(directory)
+        chosen = (
+            ["--requirements", revision] if is_required else ["--suite", "all", "--spec-version", revision]
         )
+        done = self._run(RUN_LIMIT, "server", "--url", url, *chosen, "--output-dir", str(directory))
         parts = re.split(r"^=== Running scenario: (\S+) ===$", done.stdout, flags=re.MULTILINE)
         written = dict(zip(parts[1::2], parts[2::2], strict=True))
         assert written, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
