@@ -11,10 +11,12 @@ from mcp_actors._server.approval_pages import ApprovalPages
 from mcp_actors._server.context import holder_of
 from mcp_actors._server.etags import ETAG, ETAGS, UNCHANGED, ETags
 from mcp_actors._server.idempotency import IDEMPOTENCY, KEY, Idempotency
+from mcp_actors._server.inbox import Inbox
 from mcp_actors._server.server_extension import (
     OperatedTasks,
     ServerExtension,
     Serving,
+    SupportsInbox,
     SupportsKept,
     TaskStatistics,
     Voice,
@@ -39,9 +41,11 @@ __all__ = [
     "ClientExtension",
     "ETags",
     "Idempotency",
+    "Inbox",
     "OperatedTasks",
     "ServerExtension",
     "Serving",
+    "SupportsInbox",
     "SupportsKept",
     "TaskStatistics",
     "Voice",

@@ -39,7 +39,7 @@ LEFT_OUT = {
     "ClientGroup": {"for_each"},
     "ClientPool": set(),
     "TaskHandle": {"look", "read", "wait", "wait_or_cancel"},
-    "Listener": {"deliver", "end", "raise_if_lost", "acknowledged", "on_end"},
+    "Listener": {"deliver", "end", "raise_if_lost", "acknowledged", "missed", "on_end", "on_missed"},
     "ToolStream": set(),
 }
 # What a client makes, with the types that its iteration has.

@@ -44,7 +44,7 @@ from mcp_actors._wire.codec import (
     decode_value,
     encode_notification,
 )
-from mcp_actors.abc import Frame, HttpRequest, NewAccess, NoAnswer, Outlet, Waiting
+from mcp_actors.abc import Frame, HttpRequest, NewAccess, NoAnswer, NotificationsMissed, Outlet, Waiting
 from mcp_actors.errors import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
@@ -178,13 +178,15 @@ Received = (
     | NoAnswer
     | Waiting
     | NewAccess
+    | NotificationsMissed
     | MalformedMessage
     | list[JsonRpcMessage | MalformedMessage]
 )
 Loss = ConnectionLost | SessionExpired
-# The method under which a handler of notifications learns of a `NewAccess`. A server that sends it makes its client
-# forget answers, as it may with a change of a list.
+# The methods under which a handler of notifications learns of a `NewAccess`, and of `NotificationsMissed` with
+# ``first``. A server that sends them makes its client forget answers, as it may with a change of a list.
 NEW_ACCESS = "mcp-actors/new-access"
+NOTIFICATIONS_MISSED = "mcp-actors/notifications-missed"
 NotificationHandler = Callable[[str, dict[str, Any]], None]
 
 
@@ -312,6 +314,8 @@ class Dispatcher:
             self.outbound.suspend_idle_clock(message.over)  # type: ignore[union-attr]
         elif kind is NewAccess:
             self._on_notification(NEW_ACCESS, {})
+        elif kind is NotificationsMissed:
+            self._on_notification(NOTIFICATIONS_MISSED, {"first": message.first})  # type: ignore[union-attr]
         else:
             assert isinstance(message, MalformedMessage)
             self.malformed(message, outlet)

@@ -79,6 +79,7 @@ __all__ = [
     "DispatchRules",
     "InboundCall",
     "Responder",
+    "SupportsInbox",
     "SupportsKept",
     "SupportsWaitUntilRead",
     "Voice",
@@ -798,6 +799,15 @@ class SupportsKept(Protocol):
 
         ``None`` if it is not run again.
         """
+
+
+@runtime_checkable
+class SupportsInbox(Protocol):
+    """A `Voice` that brings messages of the client to the function."""
+
+    @property
+    def inbox(self) -> Any:
+        """The `mcp_actors.extensions.Inbox` that the function reads."""
 
 
 class DetachedCall(InboundCall):

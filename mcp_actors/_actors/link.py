@@ -17,7 +17,16 @@ from mcp_actors._actors.dispatcher import Dispatcher, LinkStatistics, Received
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.outbound_call import WaitingTasks
 from mcp_actors._wire.codec import JsonRpcError, JsonRpcNotification, JsonRpcRequest, decode
-from mcp_actors.abc import Frame, FrameChannel, HttpRequest, NewAccess, NoAnswer, NothingSent, Waiting
+from mcp_actors.abc import (
+    Frame,
+    FrameChannel,
+    HttpRequest,
+    NewAccess,
+    NoAnswer,
+    NothingSent,
+    NotificationsMissed,
+    Waiting,
+)
 from mcp_actors.errors import LocalProtocolError, MalformedMessage
 
 __all__ = ["Link"]
@@ -468,7 +477,7 @@ class Link:
         try:
             return decode(frame.data) if frame.about is None else _about(frame)
         except MalformedMessage as error:
-            if isinstance(frame, Waiting | NewAccess):
+            if isinstance(frame, Waiting | NewAccess | NotificationsMissed):
                 return frame
             error.beginning = _beginning(frame.data)
             return error

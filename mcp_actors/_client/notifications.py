@@ -17,7 +17,7 @@ from typing import Any
 
 import trio
 
-from mcp_actors._actors.dispatcher import NEW_ACCESS
+from mcp_actors._actors.dispatcher import NEW_ACCESS, NOTIFICATIONS_MISSED
 from mcp_actors._actors.event_bus import EventBus
 from mcp_actors._actors.outbound_call import CallOptions
 from mcp_actors._client.connectivity import Connectivity, Negotiated
@@ -120,6 +120,9 @@ class Notifications:
             for list_kind in self._requests.new_access():
                 self._changed_there(Event(list_kind, None), None)
             return
+        if method == NOTIFICATIONS_MISSED:
+            self._missed(is_first=params.get("first") is True)
+            return
         kind = KIND_OF_METHOD.get(method)
         if kind is not None:
             uri = params.get("uri")
@@ -144,6 +147,18 @@ class Notifications:
         self._requests.changed(event)
         self._subscriptions.deliver(event, subscription)
         if subscription is None:
+            self.changed(event.kind, event.uri)
+
+    def _missed(self, is_first: bool) -> None:
+        """Takes note that the server may have announced changes that did not arrive: everything counts as changed.
+
+        Before the first stream the program has hardly seen anything: only those look again who keep a state.
+        """
+        events = [] if is_first else self._subscriptions.announced()
+        for event in events:
+            self._requests.changed(event)
+        self._subscriptions.missed(events)
+        for event in events:
             self.changed(event.kind, event.uri)
 
     def changed(self, kind: EventKind, uri: str | None) -> None:
@@ -266,6 +281,16 @@ class Subscriptions:
                 listener.deliver(event.kind, event.uri)
         elif (addressed := self._open.get(subscription)) is not None:
             addressed.deliver(event.kind, event.uri)
+
+    def announced(self) -> list[Event]:
+        """Returns all changes that the server of a session may announce."""
+        lists = [Event(kind, None) for kind in _LISTS if self._requests.has_method(f"{kind}/list")]
+        return [*lists, *(Event("resource_updated", uri) for uri in sorted(self._wanted()))]
+
+    def missed(self, events: Sequence[Event]) -> None:
+        """Has each listener know that these changes may have been lost; one that keeps a state looks again anyhow."""
+        for listener in list(self._open.values()):
+            listener.missed(events)
 
     def acknowledged(self, subscription: Any, honored: Any) -> None:
         """Takes note that a subscription is in force, as far as ``honored`` says.
@@ -436,7 +461,8 @@ class Subscriptions:
         Args:
             wanted: Returns what to subscribe to in a connection.
             began: Is called when a subscription is in force, and with ``None`` when it cannot be had. What happened
-                on the server before that is unknown.
+                on the server before that is unknown. It is called again where the same is true in the middle of a
+                session, because its stream was lost.
             changed: Is called with every change. Neither function may wait.
 
         Raises:
@@ -466,6 +492,12 @@ class Subscriptions:
     ) -> bool:
         """Returns when the subscription has ended: whether the server may grant another one."""
         has_begun = False
+
+        def missed() -> None:
+            if has_begun:
+                began(listener)
+
+        listener.on_missed = missed
         try:
             async with self.opened(listener):
                 has_begun = True
@@ -529,6 +561,8 @@ class Listener:
         self.acknowledged = trio.Event()
         """Set when the server says that the subscription is in force, or when it is lost."""
         self.on_end: Callable[[], None] = lambda: None
+        self.on_missed: Callable[[], None] | None = None
+        """Is called, where there is such a function, in place of all the changes that may have been missed."""
         self._bus = EventBus()
         self._subscription = self._bus.subscribe(filter)
         self._ready: deque[Event] = deque()
@@ -559,6 +593,14 @@ class Listener:
             self._bus.publish(kind)
         elif isinstance(uri, str):
             self._bus.publish(kind, uri)
+
+    def missed(self, events: Sequence[Event]) -> None:
+        """Takes note that any of these changes may have been announced, and did not arrive."""
+        if self.on_missed is not None:
+            self.on_missed()
+        else:
+            for event in events:
+                self.deliver(event.kind, event.uri)
 
     def end(self, lost: BaseException | None = None) -> None:
         """Ends the iteration; ``lost`` says why, unless the subscription ended in order. Only the first call counts."""

@@ -15,6 +15,7 @@ from mcp_actors._actors.outbound_call import CallOptions, Progress, ProgressCall
 from mcp_actors._client.requests import call_options
 from mcp_actors._client.task_requests import Answering, TaskChanges, TaskLook, TaskRequests, pause_before_look
 from mcp_actors.errors import (
+    CallEnded,
     CallTimeout,
     InputRequired,
     McpError,
@@ -56,6 +57,7 @@ class TaskHandle:
         self._read = read
         self._first = self._last = first
         self._result = result
+        self._sending = trio.Lock()
 
     def __repr__(self) -> str:
         status = "completed" if self._result is not None else self._last.status.status if self._last else "?"
@@ -151,6 +153,31 @@ class TaskHandle:
             )
         plain = {key: era.unstructure(each) for key, each in answers.items()}
         await self._requests.ask(method, self.id, {"inputResponses": plain}, self._options(timeout, None))
+
+    async def send(self, message: Any, *, timeout: float | None = None) -> None:
+        """Sends a message to the function while it runs, which takes it from ``ctx.inbox``; at whatever node that is.
+
+        Messages arrive in the order of these calls. The function may read them at any time, or never: that the message
+        is there is all that this says. Those that it has not taken are kept with the task, also for a node that runs it
+        again. Cancelled, or after a loss of the connection, the message may be there or not.
+
+        Args:
+            message: Any JSON value.
+            timeout: Seconds in all; by default the client's.
+
+        Raises:
+            CallEnded: The task has ended.
+            InboxUnavailable: The server takes no messages for tasks: it is not one of this engine.
+            Overloaded: Too many messages wait for the function, for the whole time.
+            TaskNotFound: The server knows no such task, or no longer.
+            McpError: What else `status` raises.
+        """
+        if self.id is None:
+            await trio.lowlevel.checkpoint()
+            raise CallEnded()
+        # In the order of the calls of this.
+        async with self._sending:
+            await self._requests.send(self.id, message, self._options(timeout, None))
 
     async def cancel(self, *, timeout: float | None = None) -> None:
         """Cancels the task; one that has ended stays as it is. MCP 2025-11-25, Tasks, Cancelling Tasks; SEP-2663.

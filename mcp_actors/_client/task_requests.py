@@ -25,7 +25,9 @@ from mcp_actors.errors import (
     AuthorizationError,
     ConnectFailed,
     ConnectionLost,
+    InboxUnavailable,
     McpError,
+    MethodNotFound,
     Overloaded,
     RemoteProtocolError,
     RpcError,
@@ -64,6 +66,8 @@ FIRST_PAUSE = 0.5
 GROWN_PAUSE = 5.0
 # Seconds before a request about a task is made again that failed for the connection; the last one repeats.
 TRY_AGAIN = (0.1, 0.5, 1.0, 2.0)
+# Seconds before a message is sent again for which a task has no room, unless the server names more; they grow.
+SEND_AGAIN, LONGEST_SEND_AGAIN = 0.1, 1.0
 # Seconds that a subscription to tasks lasts at least before it is replaced by one to other tasks.
 LISTEN_AGAIN = 1.0
 # Tasks that one subscription names; those beyond it are only looked at.
@@ -166,6 +170,35 @@ class TaskRequests:
                     raise TaskNotFound(id) from error
                 raise
 
+    async def send(self, id: str, message: Any, options: CallOptions) -> None:
+        """Sends a message to the function of a task; again only where there was no room for it, within ``idle``.
+
+        Raises:
+            CallEnded: The task has ended.
+            InboxUnavailable: The server takes no messages for tasks.
+            Overloaded: There was no room for the whole time.
+            TaskNotFound: The server knows no such task.
+            McpError: What else `Requests.send` raises: then the message may be there or not.
+        """
+        params = {"message": message}
+        until, pause = trio.current_time() + options.idle, SEND_AGAIN
+        while True:
+            try:
+                await self.ask("mcp-actors/tasks/send", id, params, options, patiently=False)
+                return
+            except MethodNotFound:
+                raise _no_inbox() from None
+            except TaskNotFound:
+                # Some servers have no other code for a method that they do not know: then they know the task.
+                await self.look(id, options)
+                raise _no_inbox() from None
+            except Overloaded as error:
+                wait = max(pause, error.retry_after or 0.0)
+                if trio.current_time() + wait > until:
+                    raise
+            await trio.sleep(wait)
+            pause = min(2 * pause, LONGEST_SEND_AGAIN)
+
     # -- changes ---------------------------------------------------------------------------------------------------
 
     def watching(self, id: str) -> TaskChanges:
@@ -242,6 +275,10 @@ class TaskRequests:
         ):
             soonest = max(self._listened_since + LISTEN_AGAIN, trio.current_time())
             self._listening.deadline = min(self._listening.deadline, soonest)
+
+
+def _no_inbox() -> InboxUnavailable:
+    return InboxUnavailable("the server takes no messages for tasks, and the task goes on")
 
 
 class TaskChanges:

@@ -37,6 +37,7 @@ from mcp_actors.errors import (
     LocalProtocolError,
     McpError,
     MethodNotFound,
+    Overloaded,
     RemoteProtocolError,
     ToolFailed,
     UnexpectedResult,
@@ -221,6 +222,10 @@ class PartStream:
                     # The call may be on its way, or at another node, or its answer on its way here.
                     if trio.current_time() + pause > deadline:
                         raise CallTimeout(CALL_MESSAGE, "idle", seconds) from None
+                except Overloaded as error:
+                    pause = max(pause, error.retry_after or 0.0)
+                    if trio.current_time() + pause > deadline:
+                        raise
                 with trio.move_on_after(pause):
                     await self._waiting.park()
                 pause = min(pause * 2, LONGEST_PAUSE)

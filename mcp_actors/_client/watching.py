@@ -11,6 +11,8 @@ at the first look                               the reader has seen nothing
 after the server has said that it changed       the answer to an earlier request may be older than that
 whenever a subscription begins                  changes before it were told to no one: after a loss of the connection,
                                                 a restart of the server, a subscription that broke off
+whenever a session's stream begins anew         the connection of the stream was lost, and what the server had to say in
+                                                between is kept nowhere
 a second after a change that no answer shows    behind a load balancer the answer may come from a node that has not
                                                 heard of the change yet; once for each change
 after `ttlMs`, where no changes are announced   the server has said for how long its answer is good
@@ -24,7 +26,9 @@ are not of one session, `MOST_READS` times at most. What several nodes of a serv
 no order, and is shown as it comes.
 
 A failure of the connection delays the next state until there is one again. What the server itself says is raised, and
-the iteration may go on after it.
+the iteration may go on after it, for as long as the program likes: the server is asked again after a pause that grows
+from 1 s to 30 s with each failure in a row, and at once when it has announced something meanwhile. A resource that is
+gone is asked for again when something is heard of it, if the server announces its changes.
 """
 
 from __future__ import annotations
@@ -122,6 +126,15 @@ class _Counts:
     """The latter alone."""
 
 
+@attrs.define
+class _NextLook:
+    """The next one of a watch that hears nothing."""
+
+    at: float = math.inf
+    failures: int = 0
+    """Looks in a row that have failed."""
+
+
 @attrs.frozen(eq=False)
 class WatchedState:
     """The thing that a client watches: a kind of changes, and for a resource its URI."""
@@ -177,7 +190,7 @@ class StateWatch(AsyncIterator[T], Generic[T]):
         self._subscriptions = subscriptions
         # What may have changed the state, and how much of it the state was read after.
         self._now, self._seen = _Counts(), _Counts(-1)
-        self._again_at = math.inf
+        self._next = _NextLook()
         self._is_announced = False
         self._woken = trio.Event()
         # One reader at a time: each gets what differs from what was returned last.
@@ -252,28 +265,25 @@ class StateWatch(AsyncIterator[T], Generic[T]):
             ConnectionLost: There is no connection, and none will be made.
             ConnectFailed: The last attempt to connect again failed, and no other one will be made.
             McpError: What the request raises, but for a connection that failed, a call without an answer in time, and
-                a server that is overloaded or stops: after these it is made again.
+                a server that is overloaded or stops: after these it is made again. The next look after an error waits,
+                for 1 s to 30 s as errors follow each other, unless the server announces a change.
         """
         async with self._lock:
-            failures = 0
             while True:
                 await self._wait_until_due()
                 marks, events = self._now.marks, self._now.events
                 try:
                     differs, ttl_ms = await self._read()
-                except _PASSING as error:
-                    if isinstance(error, AuthorizationError) and not isinstance(
-                        error, AuthorizationUnavailable
-                    ):
+                except McpError as error:
+                    self._seen.marks = marks
+                    self._plan_after(error, events)
+                    if not _is_passing(error):
                         raise
-                    await self._pause(error, marks, LISTEN_AGAIN[min(failures, len(LISTEN_AGAIN) - 1)])
-                    failures += 1
+                    log.debug(
+                        "what is watched cannot be read yet", method=self._watched.method, error=str(error)
+                    )
                     continue
-                except ResourceNotFound:
-                    # It is looked for again when something is heard of it.
-                    self._seen.marks, self._seen.events = marks, events
-                    raise
-                failures = 0
+                self._next.failures = 0
                 self._seen.marks = marks
                 self._plan(not differs and events != self._seen.events, ttl_ms)
                 self._seen.events = events
@@ -287,30 +297,33 @@ class StateWatch(AsyncIterator[T], Generic[T]):
     def _plan(self, is_hidden: bool, ttl_ms: int | None) -> None:
         """Decides when the state is read again although nothing is heard of it."""
         now = trio.current_time()
-        self._again_at = math.inf
+        self._next.at = math.inf
         if is_hidden:
-            self._again_at = now + LOOK_AGAIN
+            self._next.at = now + LOOK_AGAIN
         elif not self._is_announced and ttl_ms:
-            self._again_at = now + max(LEAST_AGE, min(ttl_ms / 1000, MOST_AGE))
+            self._next.at = now + max(LEAST_AGE, min(ttl_ms / 1000, MOST_AGE))
+
+    def _plan_after(self, error: McpError, events: int) -> None:
+        """Decides when the state is read again after an attempt that failed, although nothing is heard of it."""
+        asked = getattr(error, "retry_after", None)
+        pause = LISTEN_AGAIN[min(self._next.failures, len(LISTEN_AGAIN) - 1)]
+        self._next.at = trio.current_time() + max(pause, min(asked or 0.0, MOST_AGE))
+        self._next.failures += 1
+        if isinstance(error, ResourceNotFound):
+            self._seen.events = events
+            if self._is_announced:
+                self._next.at = math.inf
 
     async def _wait_until_due(self) -> None:
         await trio.lowlevel.checkpoint()
         while True:
             if self._ended.is_set() or self._is_left:
                 self._raise_end()
-            left = self._again_at - trio.current_time()
+            left = self._next.at - trio.current_time()
             # Before the first subscription is in force, or refused, the state would have to be read once more.
             if self._now.marks and (self._now.marks != self._seen.marks or left <= 0):
                 return
             with trio.move_on_after(left):
-                await self._woken.wait()
-
-    async def _pause(self, error: McpError, marks: int, seconds: float) -> None:
-        """Waits before the next attempt, until a new connection at most."""
-        log.debug("what is watched cannot be read yet", method=self._watched.method, error=str(error))
-        asked = getattr(error, "retry_after", None)
-        with trio.move_on_after(max(seconds, min(asked or 0.0, MOST_AGE))):
-            while self._now.marks == marks and not self._ended.is_set():
                 await self._woken.wait()
 
     def _raise_end(self) -> None:
@@ -329,6 +342,13 @@ class StateWatch(AsyncIterator[T], Generic[T]):
     def _shown(self) -> T:
         """Returns the state that was read, which counts as shown from now on."""
         raise NotImplementedError
+
+
+def _is_passing(error: McpError) -> bool:
+    """Whether the same request may well be answered later."""
+    if isinstance(error, AuthorizationError):
+        return isinstance(error, AuthorizationUnavailable)
+    return isinstance(error, _PASSING)
 
 
 class WatchedList(StateWatch[ListChange[T]], Generic[T]):

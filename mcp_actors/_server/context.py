@@ -12,7 +12,7 @@ import msgspec
 import trio
 
 from mcp_actors import types as t
-from mcp_actors._actors.inbound_call import InboundCall
+from mcp_actors._actors.inbound_call import InboundCall, SupportsInbox
 from mcp_actors._eras.era import Era, Peer
 from mcp_actors._server.inbox import CallLink, Inbox, SyncInbox
 from mcp_actors._server.invoke import current, is_async, on_loop
@@ -206,9 +206,13 @@ class Context(Questions, msgspec.Struct, Generic[StateT], eq=False):
         """The messages that the client sends to this call while it runs: ``async for message in ctx.inbox``.
 
         They are JSON values, in the order in which they were sent; those that came before the function looked are kept.
-        Clients send them by the handle of `Client.stream_tool`. For any other client ``inbox.is_open`` is false, and
-        the iteration ends at once.
+        Clients send them by the handle of `Client.stream_tool`, and to a task by its handle. For any other client
+        ``inbox.is_open`` is false, and the iteration ends at once.
         """
+        voice = self.call.client_link
+        if isinstance(voice, SupportsInbox):
+            inbox: Inbox = voice.inbox
+            return inbox
         link = CallLink.of(self.call)
         return Inbox(is_open=False) if link is None else link.inbox
 

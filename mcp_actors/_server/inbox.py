@@ -136,10 +136,15 @@ class Inbox:
 
     They come in the order in which they were sent. The iteration waits for the next one. It has no end but that of the
     call, which cancels it, unless the client can send nothing: then it ends at once.
+
+    Args:
+        is_open: Whether the client can send messages.
+        on_taken: Is called for each message that the function takes. It must not wait.
     """
 
-    def __init__(self, *, is_open: bool = True) -> None:
+    def __init__(self, *, is_open: bool = True, on_taken: Callable[[], None] | None = None) -> None:
         self._is_open = is_open
+        self._on_taken = on_taken
         self._messages: deque[tuple[Any, int]] = deque()
         self._bytes = 0
         self._waiting = WaitingTasks()
@@ -154,23 +159,24 @@ class Inbox:
 
     def put(self, message: Any) -> None:
         """Takes a message, for the engine. Never waits; raises `Overloaded` if there is no room for it."""
-        size = len(encode_value(message))
-        if len(self._messages) >= MOST_MESSAGES:
-            raise Overloaded.for_caller("messages to one call", MOST_MESSAGES, RETRY_AFTER)
-        if self._messages and self._bytes + size > MOST_MESSAGE_BYTES:
-            raise Overloaded.for_caller("bytes of messages to one call", MOST_MESSAGE_BYTES, RETRY_AFTER)
+        size = self.check_room(len(self._messages), self._bytes, message)
         self._messages.append((message, size))
         self._bytes += size
         self._waiting.unpark()
 
+    @staticmethod
+    def check_room(waiting: int, waiting_bytes: int, message: Any) -> int:
+        """Returns the bytes of a message; raises `Overloaded` if so many messages wait that there is no room for it."""
+        size = len(encode_value(message))
+        if waiting >= MOST_MESSAGES:
+            raise Overloaded.for_caller("messages to one call", MOST_MESSAGES, RETRY_AFTER)
+        if waiting and waiting_bytes + size > MOST_MESSAGE_BYTES:
+            raise Overloaded.for_caller("bytes of messages to one call", MOST_MESSAGE_BYTES, RETRY_AFTER)
+        return size
+
     def take_all(self) -> list[Any]:
         """Returns the messages that are there, without waiting: for a function that looks between its steps."""
-        taken = []
-        while self._messages:
-            message, size = self._messages.popleft()
-            self._bytes -= size
-            taken.append(message)
-        return taken
+        return [self._take() for _ in range(len(self._messages))]
 
     async def next_many(self) -> list[Any]:
         """Waits for the next message and returns it in a list, which is empty at the end; always a checkpoint."""
@@ -179,9 +185,14 @@ class Inbox:
             if not self._is_open:
                 return []
             await self._waiting.park()
+        return [self._take()]
+
+    def _take(self) -> Any:
         message, size = self._messages.popleft()
         self._bytes -= size
-        return [message]
+        if self._on_taken is not None:
+            self._on_taken()
+        return message
 
     def __aiter__(self) -> Inbox:
         return self

@@ -18,6 +18,7 @@ from mcp_actors._actors.inbound_call import (
     Continuation,
     DetachedCall,
     InboundCall,
+    SupportsInbox,
     SupportsKept,
     Voice,
 )
@@ -45,6 +46,7 @@ __all__ = [
     "OperatedTasks",
     "ServerExtension",
     "Serving",
+    "SupportsInbox",
     "SupportsKept",
     "TaskStatistics",
     "Voice",

@@ -307,6 +307,10 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
     """JSON: the questions to the client that are not answered, by key; only those of an ``input_required`` task."""
     answers: bytes = b"{}"
     """JSON: the answers that the function has not taken yet, by key."""
+    messages: bytes = b"[]"
+    """JSON: the messages that the function has not taken yet, in their order."""
+    messages_taken: int = 0
+    """How many it has taken before these."""
     outcome: bytes | None = None
     """JSON: ``{"result": …}`` or ``{"error": …}``, of a completed or failed task."""
     node: str
@@ -326,7 +330,8 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
     def weight(self) -> int:
         """Bytes that it makes a store keep, about."""
         outcome = 0 if self.outcome is None else len(self.outcome)
-        return 512 + len(self.request) + len(self.questions) + len(self.answers) + outcome
+        waiting = len(self.questions) + len(self.answers) + len(self.messages)
+        return 512 + len(self.request) + waiting + outcome
 
 
 class TaskBounds(NamedTuple):

@@ -52,6 +52,7 @@ __all__ = [
     "NewAccess",
     "NoAnswer",
     "NothingSent",
+    "NotificationsMissed",
     "Outlet",
     "RequestId",
     "ServerHandler",
@@ -155,6 +156,16 @@ class NewAccess(Frame):
 
     A client's channel yields it when a server has accepted the first request with the new access. ``data`` is empty.
     """
+
+
+class NotificationsMissed(Frame):
+    """Notifications that belong to no request may have been lost before this: what they announced is unknown.
+
+    A client's channel yields it where the connection goes on, and the stream of such notifications does not begin where
+    it ended: once the stream is open again, and with ``first`` when it is open at all. ``data`` is empty.
+    """
+
+    first: bool = False
 
 
 class NothingSent(trio.BrokenResourceError):

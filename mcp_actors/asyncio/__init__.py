@@ -49,7 +49,7 @@ Changes that arrive between reads are coalesced, so a slow reader sees the newes
 iteration ends when the subscription ended in order; it raises `SubscriptionLost` when it broke off.
 """,
     module=__name__,
-    without=("deliver", "end", "raise_if_lost"),
+    without=("deliver", "end", "missed", "raise_if_lost"),
 )
 ToolStream = mirror(
     mcp_actors.client.ToolStream,

@@ -1252,6 +1252,25 @@ class TaskHandle:
             McpError: What else `status` raises.
         """
 
+    async def send(self, message: Any, *, timeout: float | None = None) -> None:
+        """Sends a message to the function while it runs, which takes it from ``ctx.inbox``; at whatever node that is.
+
+        Messages arrive in the order of these calls. The function may read them at any time, or never: that the message
+        is there is all that this says. Those that it has not taken are kept with the task, also for a node that runs it
+        again. Cancelled, or after a loss of the connection, the message may be there or not.
+
+        Args:
+            message: Any JSON value.
+            timeout: Seconds in all; by default the client's.
+
+        Raises:
+            CallEnded: The task has ended.
+            InboxUnavailable: The server takes no messages for tasks: it is not one of this engine.
+            Overloaded: Too many messages wait for the function, for the whole time.
+            TaskNotFound: The server knows no such task, or no longer.
+            McpError: What else `status` raises.
+        """
+
     async def cancel(self, *, timeout: float | None = None) -> None:
         """Cancels the task; one that has ended stays as it is. MCP 2025-11-25, Tasks, Cancelling Tasks; SEP-2663.
 

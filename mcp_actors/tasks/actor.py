@@ -10,14 +10,24 @@ import trio
 
 from mcp_actors.abc import TaskRecord
 from mcp_actors.errors import INTERNAL_ERROR, RpcError, SharedStateUnavailable
-from mcp_actors.extensions import read_answer
+from mcp_actors.extensions import Inbox, read_answer
 from mcp_actors.server import Context
 from mcp_actors.supervision.containment import start
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.task_kinds import TASK_STATUS
 from mcp_actors.tasks.changes import Changes, Step
 from mcp_actors.tasks.dialects import outcome_of_error
-from mcp_actors.tasks.states import answers_of, asked, described, failed, seconds_left, taken, withdrawn
+from mcp_actors.tasks.states import (
+    answers_of,
+    asked,
+    described,
+    failed,
+    messages_of,
+    seconds_left,
+    taken,
+    took_messages,
+    withdrawn,
+)
 from mcp_actors.types import InputRequest, InputResponse
 
 __all__ = ["TaskActor"]
@@ -48,6 +58,8 @@ class TaskActor:
         self.ctx: Context | None = None
         """The context of the function: it has the revision in whose forms the client is asked."""
         self.ended = trio.Event()
+        self.inbox = TaskInbox(record, self._message_taken)
+        """See `mcp_actors.extensions.SupportsInbox`."""
         self._changes = changes
         self._token = token
         self._asked: set[str] = set()
@@ -124,9 +136,33 @@ class TaskActor:
                 self.record = record
             self.scope.cancel(reason="the task has ended")
         elif record.revision > self.record.revision:
-            self.record = record
+            self._advance(record)
             self._changed.set()
             self._changed = trio.Event()
+
+    def _advance(self, record: TaskRecord) -> None:
+        self.record = record
+        self.inbox.receive(record)
+
+    # -- what the client sends the function --------------------------------------------------------------------------
+
+    def _message_taken(self) -> None:
+        if self._nursery is not None and self.inbox.begin_to_keep():
+            start(self._nursery, TASK_STATUS, self._keep_taken, about="of messages")
+
+    async def _keep_taken(self) -> None:
+        """Makes room in the task for further messages, once for all that the function has taken meanwhile."""
+        inbox, pause = self.inbox, RETRY_FIRST
+        while inbox.kept < (taken := inbox.taken):
+            try:
+                await self._change(lambda record, now: took_messages(record, taken, now))
+            except SharedStateUnavailable as error:
+                log.debug("it is not kept what a task has taken of its messages", cause=error.cause)
+                await trio.sleep(pause)
+                pause = min(pause * 2, RETRY_LAST)
+            else:
+                inbox.kept, pause = taken, RETRY_FIRST
+        inbox.is_kept = True
 
     # -- what the function sends its client --------------------------------------------------------------------------
 
@@ -226,7 +262,7 @@ class TaskActor:
             await trio.sleep_forever()
         assert after is not None
         if after.revision > self.record.revision:
-            self.record = after
+            self._advance(after)
 
     async def _withdraw(self, names: Mapping[str, str]) -> None:
         if self.record.is_terminal or self.scope.cancel_called:
@@ -236,6 +272,42 @@ class TaskActor:
                 await self._changes.apply(self.record, lambda record, now: withdrawn(record, names, now))
             except SharedStateUnavailable as error:
                 log.debug("questions of a task are not withdrawn", cause=error.cause)
+
+
+class TaskInbox(Inbox):
+    """The messages to a task, which come with its record from whatever node they have reached.
+
+    Those that the function has not taken stay in the record, which bounds them, and are there for the node that runs
+    the task again.
+
+    Args:
+        record: The task.
+        on_taken: Is called for each message that the function takes.
+    """
+
+    def __init__(self, record: TaskRecord, on_taken: Callable[[], None]) -> None:
+        super().__init__(on_taken=self._has_taken)
+        self._tell = on_taken
+        # Messages are counted over all runs: so many have come, were taken, and are known to the record as taken.
+        self._came = self.taken = self.kept = record.messages_taken
+        self.is_kept = True
+        """Whether nothing makes the record know of it."""
+        self.receive(record)
+
+    def receive(self, record: TaskRecord) -> None:
+        """Takes the messages of a newer value of the task that have not come yet."""
+        for message in messages_of(record)[self._came - record.messages_taken :]:
+            self.put(message)
+            self._came += 1
+
+    def begin_to_keep(self) -> bool:
+        """Whether the caller has to make the record know what was taken."""
+        begins, self.is_kept = self.is_kept, False
+        return begins
+
+    def _has_taken(self) -> None:
+        self.taken += 1
+        self._tell()
 
 
 def _read(ctx: Context, question: InputRequest, answer: Mapping[str, Any]) -> InputResponse:

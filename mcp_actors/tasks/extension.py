@@ -14,6 +14,7 @@ from mcp_actors.abc import TaskRecord
 from mcp_actors.errors import (
     INTERNAL_ERROR,
     METHOD_NOT_FOUND,
+    CallEnded,
     MethodNotFound,
     MissingCapability,
     Overloaded,
@@ -22,6 +23,7 @@ from mcp_actors.errors import (
     invalid_params,
 )
 from mcp_actors.extensions import (
+    Inbox,
     ServerExtension,
     Serving,
     check_answer,
@@ -41,13 +43,14 @@ from mcp_actors.tasks.dialects import (
     extension_created,
 )
 from mcp_actors.tasks.node import TaskNode, TaskSettings
-from mcp_actors.tasks.states import answered, cancelled, questions_of
+from mcp_actors.tasks.states import answered, cancelled, messages_of, questions_of, sent
 
 __all__ = ["TASKS", "CoreMethods", "ExtensionMethods", "Tasks", "may_see"]
 
 
 TASKS = "io.modelcontextprotocol/tasks"
 """The identifier of the extension that makes tasks of calls (SEP-2663)."""
+_SEND = "mcp-actors/tasks/send"
 _MEMBER, _NOTIFICATION = "taskIds", "notifications/tasks"
 _MIB = 1024 * 1024
 # Bytes of a task's id, which alone protects a task of an unauthenticated caller. It is written in
@@ -144,6 +147,11 @@ class Tasks(ServerExtension):
             self._nodes = former._nodes
             return True
         return False
+
+    def is_negotiated(self, ctx: Context) -> bool:
+        """Whether a caller may use a method: where tasks are in the core, our own one is for all who have tasks."""
+        in_core = ctx.method == _SEND and "tasks/get" in ctx.era.server_methods
+        return in_core or super().is_negotiated(ctx)
 
     def _node(self) -> TaskNode:
         if not self._nodes:
@@ -387,14 +395,19 @@ class CoreMethods:
 
 
 class ExtensionMethods:
-    """The methods of SEP-2663; those that MCP 2025-11-25 has as well answer in the form of the caller's revision."""
+    """The methods of SEP-2663, in the form of the caller's revision where MCP 2025-11-25 has them, and one of ours."""
 
     def __init__(self, node: Callable[[], TaskNode]) -> None:
         self._node = node
 
     def table(self) -> Mapping[str, _Function]:
         """Returns the functions by the names of their methods."""
-        return {"tasks/get": self._get, "tasks/update": self._update, "tasks/cancel": self._cancel}
+        return {
+            "tasks/get": self._get,
+            "tasks/update": self._update,
+            "tasks/cancel": self._cancel,
+            _SEND: self._send,
+        }
 
     async def _get(self, params: dict[str, Any], ctx: Context) -> dict[str, Any]:
         """``tasks/get``."""
@@ -417,6 +430,25 @@ class ExtensionMethods:
                 "too many bytes wait for the task already: it has to take these answers first"
             )
         await node.changes.apply(record, lambda found, now: answered(found, answers, now))
+        return {}
+
+    async def _send(self, params: dict[str, Any], ctx: Context) -> dict[str, Any]:
+        """``mcp-actors/tasks/send``: a message to the function, for ``ctx.inbox``, at whatever node it runs."""
+        node = self._node()
+        record = await find(node, params, ctx)
+        if "message" not in params:
+            raise invalid_params("'message' is missing")
+        message = params["message"]
+
+        def step(found: TaskRecord, now: float) -> TaskRecord | None:
+            after = sent(found, message, now)
+            if after is None:
+                raise CallEnded()
+            Inbox.check_room(len(messages_of(found)), len(found.messages), message)
+            return after
+
+        if await node.changes.apply(record, step) is None:
+            raise unknown_task()
         return {}
 
     async def _cancel(self, params: dict[str, Any], ctx: Context) -> dict[str, Any]:

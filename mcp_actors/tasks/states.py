@@ -29,10 +29,13 @@ __all__ = [
     "completed",
     "described",
     "failed",
+    "messages_of",
     "questions_of",
     "restarted",
     "seconds_left",
+    "sent",
     "taken",
+    "took_messages",
     "withdrawn",
 ]
 
@@ -55,6 +58,10 @@ LONGEST_MESSAGE = 1000
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
+_decode_list = msgspec.json.Decoder(list[Any]).decode
+_NOTHING_WAITS: Mapping[str, bytes] = MappingProxyType(
+    {"questions": b"{}", "answers": b"{}", "messages": b"[]"}
+)
 
 
 def questions_of(record: TaskRecord) -> dict[str, Any]:
@@ -65,6 +72,11 @@ def questions_of(record: TaskRecord) -> dict[str, Any]:
 def answers_of(record: TaskRecord) -> dict[str, Any]:
     """Returns the answers that the function has not taken yet, by key."""
     return _decode(record.answers)
+
+
+def messages_of(record: TaskRecord) -> list[Any]:
+    """Returns the messages that the function has not taken yet."""
+    return _decode_list(record.messages)
 
 
 def seconds_left(record: TaskRecord, now: float) -> float:
@@ -140,19 +152,33 @@ def withdrawn(record: TaskRecord, keys: Iterable[str], now: float) -> TaskRecord
     return taken(record, keys, now) or _next(record, record.state, now)
 
 
+def sent(record: TaskRecord, message: Any, now: float) -> TaskRecord | None:
+    """The client has sent a message to the function."""
+    return _next(record, record.state, now, messages=_encode([*messages_of(record), message]))
+
+
+def took_messages(record: TaskRecord, count: int, now: float) -> TaskRecord | None:
+    """The function has taken so many messages in all."""
+    gone = count - record.messages_taken
+    if gone <= 0:
+        return None
+    left = _encode(messages_of(record)[gone:])
+    return _next(record, record.state, now, messages=left, messages_taken=count)
+
+
 def completed(record: TaskRecord, outcome: bytes, now: float) -> TaskRecord | None:
     """The function has returned ``outcome``, which is ``{"result": …}``."""
-    return _next(record, "completed", now, outcome=outcome, questions=b"{}", answers=b"{}")
+    return _next(record, "completed", now, outcome=outcome, **_NOTHING_WAITS)
 
 
 def failed(record: TaskRecord, outcome: bytes, message: str | None, now: float) -> TaskRecord | None:
     """The function has failed with ``outcome``: ``{"error": …}``, or a result that its dialect calls a failure."""
-    return _next(record, "failed", now, outcome=outcome, message=message, questions=b"{}", answers=b"{}")
+    return _next(record, "failed", now, outcome=outcome, message=message, **_NOTHING_WAITS)
 
 
 def cancelled(record: TaskRecord, message: str | None, now: float) -> TaskRecord | None:
     """The client does not want the task any more."""
-    return _next(record, "cancelled", now, message=message, questions=b"{}", answers=b"{}")
+    return _next(record, "cancelled", now, message=message, **_NOTHING_WAITS)
 
 
 def restarted(record: TaskRecord, node: str, now: float) -> TaskRecord | None:

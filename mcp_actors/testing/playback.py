@@ -11,7 +11,15 @@ from typing import Any
 import attrs
 import trio
 
-from mcp_actors.abc import ClientTransport, Frame, FrameChannel, NewAccess, NoAnswer, Waiting
+from mcp_actors.abc import (
+    ClientTransport,
+    Frame,
+    FrameChannel,
+    NewAccess,
+    NoAnswer,
+    NotificationsMissed,
+    Waiting,
+)
 from mcp_actors.abc.discovery import client_transport
 from mcp_actors.errors import ConnectFailed
 from mcp_actors.server import Server
@@ -241,10 +249,11 @@ async def _play(
         try:
             while True:
                 frames = await channel.receive_many()
-                received.extend(
-                    [_take(channel, each) for each in frames if not isinstance(each, Waiting | NewAccess)]
-                )
-                changed.unpark_all()
+                told = (Waiting, NewAccess, NotificationsMissed)
+                messages = [_take(channel, each) for each in frames if not isinstance(each, told)]
+                received.extend(messages)
+                if messages:
+                    changed.unpark_all()
         except _ENDINGS:
             ended.set()
             changed.unpark_all()

@@ -10,6 +10,7 @@ The first line is ``{"recording": 1}``. Every other one has ``t`` (seconds since
 ``no_answer``    (client) the binding knows that a request gets no answer; with ``reason``
 ``waiting``      (client) a person begins to be asked before requests can go on, or, with ``over``, no longer
 ``new_access``   (client) requests are made for another caller from now on, or with other scopes
+``missed``       (client) notifications of the server may have been lost before this
 ``ended``        the peer ended cleanly
 ``broken``       the world broke the connection
 ``closed``       the block or the handler of this end was left
@@ -41,6 +42,7 @@ from mcp_actors.abc import (
     HttpRequest,
     NewAccess,
     NoAnswer,
+    NotificationsMissed,
     RequestId,
     ServerHandler,
     ServerTransport,
@@ -373,6 +375,8 @@ class RecordingChannel(PassingChannel):
                 self._record.write(self._number, "waiting", over=frame.over)
             elif isinstance(frame, NewAccess):
                 self._record.write(self._number, "new_access")
+            elif isinstance(frame, NotificationsMissed):
+                self._record.write(self._number, "missed")
             else:
                 self._record.write(self._number, event, **_line(frame))
 
@@ -401,7 +405,16 @@ class _Line(msgspec.Struct):
     t: float
     connection: int
     event: Literal[
-        "opened", "sent", "received", "no_answer", "waiting", "new_access", "ended", "broken", "closed"
+        "opened",
+        "sent",
+        "received",
+        "no_answer",
+        "waiting",
+        "new_access",
+        "missed",
+        "ended",
+        "broken",
+        "closed",
     ]
     side: Side | None = None
     text: str | None = None

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import json
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import httpx2
 import pytest
 import trio
 from hypothesis import given
@@ -20,9 +23,11 @@ from mcp_actors import Client, RpcError, Server
 from mcp_actors.client import ListChange
 from mcp_actors.errors import ConnectionLost, LocalProtocolError, ResourceNotFound
 from mcp_actors.testing import Faults, FaultyTransport, ScriptedPeer, raw_server
+from mcp_transports.http.client import HttpClientTransport
 from mcp_transports.memory import MemoryTransport
 from tests.messages import initialize_result
 from tests.scripted_peers import MODERN, fail, reply, scripted, tell
+from tests.transports.http.scripted import URL, Asked, Script, Stream, sse
 
 ACK = "notifications/subscriptions/acknowledged"
 ERAS = pytest.mark.parametrize("era", ["modern", "legacy"])
@@ -422,6 +427,90 @@ async def test_what_the_server_says_is_raised_and_the_watch_goes_on(autojump_clo
         assert (await anext(contents)).text == "a"
 
 
+async def test_a_server_that_answers_with_errors_is_asked_after_pauses_that_grow(
+    autojump_clock: MockClock,
+) -> None:
+    """A program that looks again and again does not make a server fail in a loop."""
+    server, asked = Server("s"), []
+
+    @server.resource("x://a", name="a")
+    async def read() -> str:
+        asked.append(trio.current_time())
+        raise RpcError(-32603, "broken")
+
+    async with Client(server, era="modern") as client, client.watch_resource("x://a") as contents:
+        for _ in range(8):
+            with pytest.raises(RpcError, match="broken"):
+                await anext(contents)
+        pauses = [round(later - former, 1) for former, later in itertools.pairwise(asked)]
+        assert pauses == [1.0, 2.0, 5.0, 15.0, 30.0, 30.0, 30.0]
+        # What the server says itself ends a pause.
+        server.resource_updated("x://a")
+        began = trio.current_time()
+        with pytest.raises(RpcError, match="broken"):
+            await anext(contents)
+        assert trio.current_time() == began
+
+
+async def test_the_pause_after_an_error_is_short_again_after_an_answer(autojump_clock: MockClock) -> None:
+    server, works, asked = Server("s"), [False], []
+
+    @server.resource("x://a", name="a")
+    async def read() -> str:
+        asked.append(trio.current_time())
+        if not works[0]:
+            raise RpcError(-32603, "broken")
+        return "a"
+
+    async with Client(server, era="modern") as client, client.watch_resource("x://a") as contents:
+        for _ in range(3):
+            with pytest.raises(RpcError, match="broken"):
+                await anext(contents)
+        works[0] = True
+        assert (await anext(contents)).text == "a"
+        works[0] = False
+        server.resource_updated("x://a")
+        asked.clear()
+        for _ in range(2):
+            with pytest.raises(RpcError, match="broken"):
+                await anext(contents)
+        assert round(asked[1] - asked[0], 1) == 1.0
+
+
+@pytest.mark.parametrize("ttl", [None, 1000])
+async def test_a_resource_that_is_gone_is_not_asked_for_in_a_loop(
+    ttl: int | None, autojump_clock: MockClock
+) -> None:
+    """Nor where the server announces nothing, and has said for how long its answer is good."""
+    asked = []
+    async with scripted(MODERN) as (client, peer), trio.open_nursery() as nursery:
+
+        async def play() -> None:
+            while True:
+                request = await peer.receive()
+                if request["method"] == "subscriptions/listen":
+                    await tell(peer, request["id"], ACK, notifications={})
+                elif request["method"] == "resources/read":
+                    asked.append(trio.current_time())
+                    if len(asked) > 1:
+                        await fail(peer, request, -32602)
+                        continue
+                    contents = [{"uri": "x://a", "text": "a"}]
+                    more = {} if ttl is None else {"ttlMs": ttl}
+                    await reply(peer, request, {"resultType": "complete", "contents": contents, **more})
+
+        nursery.start_soon(play)
+        async with client.watch_resource("x://a") as contents:
+            await anext(contents)
+            for _ in range(5):
+                with trio.move_on_after(100):
+                    with pytest.raises(RpcError):
+                        await anext(contents)
+        assert len(asked) <= 6
+        assert len(set(asked)) == len(asked)
+        nursery.cancel_scope.cancel()
+
+
 async def test_pages_of_two_states_are_not_put_together(autojump_clock: MockClock) -> None:
     async with scripted(MODERN) as (client, peer), trio.open_nursery() as nursery:
 
@@ -634,3 +723,131 @@ class Story:
                 if self.page_size > len(self.truth):
                     place = self.history.index(added_up, place)
                 await trio.sleep(self.random.choice([0, 1, 100]))
+
+
+# -- the stream of a session over HTTP ---------------------------------------------------------------------------------
+
+
+class StreamingServer:
+    """A server with a session over HTTP, whose stream the test opens, writes to and breaks off."""
+
+    def __init__(self, *, ids: bool = False, refuses_ids: bool = False) -> None:
+        self.tools, self.ids, self.refuses_ids = ["a"], ids, refuses_ids
+        self.lists = 0
+        self.stream: Stream | None = None
+        self.gets: list[str | None] = []
+        self.may_open = trio.Event()
+        self.may_open.set()
+
+    async def __call__(self, asked: Asked) -> httpx2.Response:
+        if asked.method == "GET":
+            await self.may_open.wait()
+            self.gets.append(asked.headers.get("last-event-id"))
+            if self.refuses_ids and self.gets[-1] is not None:
+                return httpx2.Response(400)
+            self.stream = Stream(*[b"id: 1\ndata:\n\n"] * self.ids)
+            return sse(self.stream)
+        if asked.method == "DELETE":
+            return httpx2.Response(405)
+        request = json.loads(asked.body)
+        match request["method"]:
+            case "initialize":
+                declared = {"tools": {"listChanged": True}, "resources": {"subscribe": True}}
+                result = initialize_result("2025-06-18", declared)
+            case "tools/list":
+                self.lists += 1
+                result = {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in self.tools]}
+            case "resources/subscribe" | "resources/unsubscribe":
+                result = {}
+            case _:
+                return httpx2.Response(202)
+        answer = {"jsonrpc": "2.0", "id": request["id"], "result": result}
+        headers = {"mcp-session-id": "s-1"}
+        return httpx2.Response(200, headers=headers, json=answer)
+
+    def lose_stream(self) -> None:
+        assert self.stream is not None
+        self.stream.end(httpx2.ReadError("reset"))
+
+
+@asynccontextmanager
+async def streaming(server: StreamingServer, **options: Any) -> AsyncIterator[Client]:
+    async with httpx2.AsyncClient(transport=Script(server)) as http:
+        transport = HttpClientTransport(URL, client=http)
+        async with Client(transport, era="legacy", **options) as client:
+            yield client
+
+
+async def test_a_change_while_the_stream_was_lost_is_seen(autojump_clock: MockClock) -> None:
+    server = StreamingServer()
+    async with streaming(server) as client, client.watch_tools() as tools:
+        assert shown(await anext(tools)) == {"added": ["a"], "all": ["a"]}
+        await nothing_follows(tools)
+        server.lose_stream()
+        server.tools.append("b")  # the server has nobody to tell
+        with trio.fail_after(60):
+            assert shown(await anext(tools)) == {"added": ["b"], "all": ["a", "b"]}
+
+
+async def test_a_stream_that_was_lost_without_a_change_is_one_question(autojump_clock: MockClock) -> None:
+    server = StreamingServer()
+    async with streaming(server) as client, client.watch_tools() as tools:
+        await anext(tools)
+        await nothing_follows(tools)
+        lists = server.lists
+        server.lose_stream()
+        await nothing_follows(tools)
+        assert server.lists == lists + 1
+
+
+async def test_a_stream_that_is_resumed_is_no_question(autojump_clock: MockClock) -> None:
+    server = StreamingServer(ids=True)
+    async with streaming(server) as client, client.watch_tools() as tools:
+        await anext(tools)
+        await nothing_follows(tools)
+        lists = server.lists
+        server.lose_stream()
+        await nothing_follows(tools)
+        assert server.gets == [None, "1"]
+        assert server.lists == lists
+
+
+async def test_a_stream_whose_event_the_server_has_forgotten_begins_anew(autojump_clock: MockClock) -> None:
+    server = StreamingServer(ids=True, refuses_ids=True)
+    async with streaming(server) as client, client.watch_tools() as tools:
+        await anext(tools)
+        await nothing_follows(tools)
+        server.lose_stream()
+        server.tools.append("b")
+        with trio.fail_after(60):
+            assert shown(await anext(tools)) == {"added": ["b"], "all": ["a", "b"]}
+        assert server.gets == [None, "1", None]
+
+
+async def test_a_change_before_the_stream_was_first_open_is_seen(autojump_clock: MockClock) -> None:
+    server, told = StreamingServer(), []
+    server.may_open = trio.Event()
+    async with streaming(server, on_change=lambda kind, uri: told.append(kind)) as client:
+        async with client.watch_tools() as tools:
+            await anext(tools)
+            server.tools.append("b")
+            server.may_open.set()
+            with trio.fail_after(60):
+                assert shown(await anext(tools)) == {"added": ["b"], "all": ["a", "b"]}
+        # The function of the program is told of changes, and not of every connection.
+        assert told == []
+
+
+async def test_everything_counts_as_changed_after_a_stream_was_lost(autojump_clock: MockClock) -> None:
+    server, told = StreamingServer(), []
+    async with streaming(server, on_change=lambda kind, uri: told.append((kind, uri))) as client:
+        async with client.listen(tools=True, uris=["x://a"]) as listener:
+            await trio.sleep(1)
+            server.lose_stream()
+            with trio.fail_after(60):
+                events = [await anext(listener), await anext(listener)]
+            assert sorted((event.kind, event.uri) for event in events) == [
+                ("resource_updated", "x://a"),
+                ("tools", None),
+            ]
+            assert told == [("tools", None), ("resources", None), ("resource_updated", "x://a")]

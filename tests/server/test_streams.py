@@ -466,8 +466,11 @@ async def test_messages_before_the_function_looks_are_kept_and_bounded(
     async with Client(tools.server) as client, client.stream_tool("deaf") as stream:
         for each in range(MOST_MESSAGES):
             await stream.send(each)
+        began = trio.current_time()
         with pytest.raises(Overloaded):
             await stream.send("one too many", timeout=3)
+        # It was tried again, for as long as there was time.
+        assert 2 <= trio.current_time() - began <= 3
         tools.go.set()
         async for _ in stream:
             pass

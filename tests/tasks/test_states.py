@@ -44,6 +44,8 @@ EVENTS = st.one_of(
     event("answered", SOME),
     event("taken", st.lists(KEYS)),
     event("withdrawn", st.lists(KEYS)),
+    event("sent", st.integers()),
+    event("took_messages", st.integers(0, 4)),
     event("completed", st.just(b'{"result":{}}')),
     event("failed", st.just(b'{"error":{}}'), st.none() | st.just("broken")),
     event("cancelled", st.none() | st.just("not wanted")),
@@ -82,6 +84,8 @@ def test_every_sequence_of_events_keeps_the_rules(events: list[Event]) -> None:
         assert (after.id, after.owner, after.created, after.ttl) == ("t1", "", 1.0, 60.0)
         assert (after.state == "input_required") == bool(states.questions_of(after))
         assert (after.outcome is not None) == (after.state in ("completed", "failed"))
+        assert after.messages_taken >= record.messages_taken
+        assert not (after.is_terminal and states.messages_of(after))
         assert not set(states.questions_of(after)) & set(states.answers_of(after)) or after.state != "working"
         record = after
 

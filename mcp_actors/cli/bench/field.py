@@ -11,7 +11,15 @@ from typing import Any, NamedTuple, TypeVar
 import trio
 import trio.lowlevel
 
-from mcp_actors.abc import ClientTransport, Frame, FrameChannel, NewAccess, NoAnswer, Waiting
+from mcp_actors.abc import (
+    ClientTransport,
+    Frame,
+    FrameChannel,
+    NewAccess,
+    NoAnswer,
+    NotificationsMissed,
+    Waiting,
+)
 from mcp_actors.abc.discovery import client_transport
 from mcp_actors.cli.bench.plan import (
     Era,
@@ -227,7 +235,7 @@ class ChannelField(Field):
                         reason = frame.reason or LoadError("a request got no answer")
                         about = frame.about if isinstance(frame.about, int) else -1
                         self._note(number, about, "no answer", reason)
-                    elif not isinstance(frame, Waiting | NewAccess):
+                    elif not isinstance(frame, Waiting | NewAccess | NotificationsMissed):
                         self._found.append((number, frame.data))
                 self._arrived.set()
 

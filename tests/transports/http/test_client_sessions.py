@@ -6,7 +6,7 @@ import httpx2
 import pytest
 import trio
 
-from mcp_actors.abc import Frame, NoAnswer
+from mcp_actors.abc import Frame, NoAnswer, NotificationsMissed
 from mcp_actors.errors import ConnectionLost, RemoteProtocolError, SessionExpired
 from mcp_transports.http.client import HttpChannel
 
@@ -44,6 +44,13 @@ class Server:
 
 async def call(channel: HttpChannel, id: int = 2) -> None:
     await channel.send(request(id, metadata=LEGACY))
+
+
+async def missed(channel: HttpChannel) -> dict[str, bool]:
+    """Whether the next frame says that notifications may have been missed, and of what."""
+    frame = await channel.receive()
+    assert isinstance(frame, NotificationsMissed)
+    return {"first": frame.first}
 
 
 def lost(frame: Frame) -> str:
@@ -338,6 +345,7 @@ async def test_the_sessions_stream_is_opened_after_initialized_and_kept(
     server = Server(gets=(sse(first), httpx2.ConnectError("refused"), sse(second)))
     async with connected(server) as (channel, script):
         await handshake(channel)
+        assert await missed(channel) == {"first": True}
         assert (await channel.receive()).data == b"changed"
         began = trio.current_time()
         first.end()
@@ -346,6 +354,32 @@ async def test_the_sessions_stream_is_opened_after_initialized_and_kept(
         assert [get.headers.get("last-event-id") for get in gets] == [None, "1", "1"]
         assert [round(get.at - began, 3) for get in gets[1:]] == [2.5, 7.5]
     assert second.closed.is_set()
+
+
+async def test_a_stream_that_cannot_be_resumed_begins_anew_and_says_so(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    first, second = Stream(b"data: changed\n\n", end=True), Stream(b"data: again\n\n")
+    async with connected(Server(gets=(sse(first), sse(second)))) as (channel, script):
+        await handshake(channel)
+        assert await missed(channel) == {"first": True}
+        assert (await channel.receive()).data == b"changed"
+        assert await missed(channel) == {"first": False}
+        assert (await channel.receive()).data == b"again"
+        assert [get.headers.get("last-event-id") for get in script.of("GET")] == [None, None]
+
+
+async def test_a_server_that_has_forgotten_an_event_is_asked_for_a_stream_without_it(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    first, second = Stream(b"id: 1\ndata: changed\n\n", end=True), Stream(b"data: again\n\n")
+    async with connected(Server(gets=(sse(first), httpx2.Response(400), sse(second)))) as (channel, script):
+        await handshake(channel)
+        assert await missed(channel) == {"first": True}
+        assert (await channel.receive()).data == b"changed"
+        assert await missed(channel) == {"first": False}
+        assert (await channel.receive()).data == b"again"
+        assert [get.headers.get("last-event-id") for get in script.of("GET")] == [None, "1", None]
 
 
 async def test_a_server_without_a_stream_is_asked_once(autojump_clock: trio.abc.Clock) -> None:
@@ -361,6 +395,7 @@ async def test_a_stream_that_is_gone_with_its_session_ends_the_channel(
     server = Server(gets=(sse(Stream(b"id: 1\ndata:\n\n", end=True)), httpx2.Response(404)))
     async with connected(server) as (channel, _):
         await handshake(channel)
+        assert await missed(channel) == {"first": True}
         with pytest.raises(trio.BrokenResourceError) as caught:
             await channel.receive()
         assert isinstance(caught.value.__cause__, SessionExpired)
@@ -386,6 +421,7 @@ async def test_the_sessions_stream_waits_while_another_is_about_to_come_back(
     async with connected(Server(sse(answered), gets=gets)) as (channel, script):
         await handshake(channel)
         await call(channel)
+        assert await missed(channel) == {"first": True}
         assert (await channel.receive()).data == b"answer"
         await trio.sleep(1)
         assert [get.headers.get("last-event-id") for get in script.of("GET")] == [None, "1", "a"]

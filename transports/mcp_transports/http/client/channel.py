@@ -372,21 +372,29 @@ async def read_session_stream(state: SessionState) -> None:
     """Keeps the GET stream of a session open, until the server answers that it has none.
 
     MCP 2025-11-25, Transports, Listening for Messages from the Server. A server need not have such a stream, so nothing
-    that goes wrong here ends the channel, except the end of the session.
+    that goes wrong here ends the channel, except the end of the session. A stream that cannot be resumed is begun anew,
+    and the engine learns that it has a gap.
     """
     position, opened = StreamPosition(), False
     while opened or position.failures < MAX_FIRST_ATTEMPTS:
         await state.resumptions.wait_until_none()
         position.failures += 1
-        headers = state.session.get_headers(position.last_event_id)
+        last_event_id = position.last_event_id
+        headers = state.session.get_headers(last_event_id)
         try:
             async with state.requester.request("GET", headers) as response:
                 if response.is_event_stream:
+                    if last_event_id is None:
+                        # Even before the first one the server may have had something to send, and dropped it.
+                        state.stream_begins_anew(first=not opened)
                     opened = True
                     await _receive_messages(state, response, position)
                 elif response.status == 404 and opened and state.session.id is not None:
                     state.expire_session()
                     return
+                elif response.status == 400 and last_event_id is not None:
+                    # The server has forgotten the event, such as one of the process before it.
+                    position.last_event_id = None
                 elif not response.is_temporary_failure:
                     log.debug(
                         "the server has no stream for its session", peer=state.peer, status=response.status

@@ -10,7 +10,7 @@ from typing import Protocol
 import attrs
 import trio
 
-from mcp_actors.abc import Frame, NewAccess, NoAnswer, Waiting
+from mcp_actors.abc import Frame, NewAccess, NoAnswer, NotificationsMissed, Waiting
 from mcp_actors.auth.client.settings import ClientAuth
 from mcp_actors.errors import (
     ConnectionLost,
@@ -261,6 +261,10 @@ class SessionState:
     def has_new_access(self) -> None:
         """Reports to the engine that requests are made for another caller from now on, or with other scopes."""
         self.receive_queue.put_at_once(NewAccess(b""))
+
+    def stream_begins_anew(self, first: bool) -> None:
+        """Reports to the engine that the stream of the session is open, and does not go on where it ended."""
+        self.receive_queue.put_at_once(NotificationsMissed(b"", first=first))
 
     def fail_request(self, id: int | str, error: McpError) -> None:
         """Reports to the engine that a request gets no answer."""
