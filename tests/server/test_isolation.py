@@ -7,6 +7,7 @@ import functools
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -23,7 +24,9 @@ import trio
 from structlog.testing import capture_logs
 
 from mcp_actors import Client, Depends, Limits, Overloaded, Server
+from mcp_actors._server.invoke import isolation_of_process
 from mcp_actors.errors import RpcError
+from mcp_actors.telemetry import Metrics
 from mcp_actors.types import CreateMessageResult, ElicitResult, Root, TextContent
 from tests.server import isolated_functions as functions
 
@@ -277,6 +280,7 @@ async def test_the_end_of_a_process_costs_its_call_alone(
                 result = await client.call_tool("end", {"how": how})
             pids = {each.structured_content for each in beside}
             after = await client.call_tool("end", {"how": "not at all"})
+            await until(lambda: kind in [each.reason for each in server.tree().processes])
 
     assert ended(result) == kind
     assert text_of(result).startswith("end: ")
@@ -457,6 +461,45 @@ async def test_a_mounted_server_has_processes_of_its_own() -> None:
 
     assert found != os.getpid()
     assert not exists(found)
+
+
+async def test_what_the_processes_do_is_seen(tmp_path: Path) -> None:
+    metrics = Metrics()
+    outer = Server("outer", telemetry=metrics)
+    outer.mount("inner", make_server(functions.end, functions.leaves_a_thread, processes=2))
+    outer.limits = Limits(isolated_processes=2)
+
+    def seen() -> list[tuple[Any, ...]]:
+        found = sorted(outer.tree().processes, key=lambda each: each.number)
+        assert all(each.age >= 0 for each in found)
+        return [(each.state, each.tool, each.calls, each.replaced, each.reason) for each in found]
+
+    before = dict(isolation_of_process.ended)
+    unused = "idle", None, 0, 0, None
+    async with called(outer) as client:
+        await until(lambda: seen() == [unused] * 2)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.call_tool, "inner_end", {"how": "sleep", "mark": str(tmp_path / "pid")})
+            (pid,) = await read_pids(tmp_path / "pid")
+            busy = [each for each in outer.tree().processes if each.pid == pid]
+            nursery.cancel_scope.cancel()
+        await until(lambda: ("idle", None, 0, 1, "cancelled") in seen())
+        assert unused in seen()
+        await client.call_tool("inner_leaves_a_thread")
+        await until(lambda: "threads" in [each[-1] for each in seen()])
+        page = metrics.text()
+
+    assert [(each.state, each.tool, each.calls, each.replaced) for each in busy] == [("busy", "end", 1, 0)]
+    assert 'mcp_actors_isolated_processes{state="idle"}' in page
+    assert re.search(r'mcp_actors_isolated_ended_total\{reason="cancelled"\} [1-9]', page)
+    assert 'mcp_actors_isolated_ended_total{reason="cpu"}' in page
+    more = {key: number - before.get(key, 0) for key, number in isolation_of_process.ended.items()}
+    assert {key: number for key, number in more.items() if number} == {
+        "cancelled": 1,
+        "threads": 1,
+        "server": 2,
+    }
+    assert outer.tree().processes == ()
 
 
 # -- what is refused ---
