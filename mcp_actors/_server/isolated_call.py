@@ -36,8 +36,10 @@ from mcp_actors._server.isolated_messages import (
 from mcp_actors._server.process_start import StartedProcess
 from mcp_actors.abc import Frame
 from mcp_actors.abc.framing import LineChannel
+from mcp_actors.abc.telemetry import carried, log_members
 from mcp_actors.errors import CallCancelled, LocalProtocolError, RpcError, ToolError
 from mcp_actors.supervision.containment import start
+from mcp_actors.supervision.logging import given_log, members_of_process
 from mcp_actors.supervision.task_kinds import ISOLATED_REQUEST
 
 __all__ = ["IsolatedProcess"]
@@ -236,7 +238,7 @@ class IsolatedProcess:
         self._known = {each.place.id for each in functions}
         self._stamps = {each.place.module: each.stamp for each in functions}
         places = [each.place for each in functions]
-        assignment = ProcessAssignment([*sys.path], [*sys.argv], os.getpid(), places)
+        assignment = ProcessAssignment([*sys.path], [*sys.argv], os.getpid(), places, given_log())
         try:
             with trio.fail_after(_START_TIME):
                 await self._channel.send(frame_of(assignment))
@@ -461,7 +463,14 @@ def _caller_of(ctx: Context) -> ProcessCaller:
             "claims": principal.claims,
             "expires_at": principal.expires_at,
         },
+        _log_members(),
+        [*carried()],
     )
+
+
+def _log_members() -> dict[str, Any]:
+    found = {**members_of_process(), **log_members()}
+    return {name: value if isinstance(value, str | int) else repr(value) for name, value in found.items()}
 
 
 def _answer_of(done: Done, function: IsolatedFunction) -> ValueResult | t.CallToolResult:
