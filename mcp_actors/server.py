@@ -32,7 +32,7 @@ from mcp_actors._server.dependencies import Depends, kept_values
 from mcp_actors._server.dispatch import lifecycle_handlers, stamp_of
 from mcp_actors._server.failures import LineNamed
 from mcp_actors._server.features import FeatureName, Features, OfferedExtension
-from mcp_actors._server.invoke import Loop, check_async, in_loop, middleware_in_loop
+from mcp_actors._server.invoke import Loop, ProcessStatistics, check_async, in_loop, middleware_in_loop
 from mcp_actors._server.middleware import CallNext, Middleware, NotificationMiddleware
 from mcp_actors._server.mounts import LiveMounts, Mount, Mounts
 from mcp_actors._server.names import NameTable
@@ -100,6 +100,7 @@ __all__ = [
     "NotificationMiddleware",
     "Peer",
     "PeerSession",
+    "ProcessStatistics",
     "Provided",
     "ProvidedPage",
     "Provider",

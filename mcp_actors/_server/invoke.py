@@ -15,6 +15,7 @@ from __future__ import annotations
 import inspect
 import os
 import queue
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar, copy_context
 from functools import partial
@@ -28,13 +29,16 @@ from mcp_actors._wire.uri_template import LONGEST_URI
 from mcp_actors.errors import LocalProtocolError, invalid_params
 from mcp_actors.errors.protocol import see_page
 from mcp_actors.supervision.blockages import blockage_log
+from mcp_actors.types.records import Number, ValueRecord, frozen_record
 
 __all__ = [
     "ISOLATED",
+    "PROCESS_ENDS",
     "ForSync",
     "Function",
     "Handler",
     "Loop",
+    "ProcessStatistics",
     "ServingLoop",
     "ThreadUse",
     "WorkerThreads",
@@ -65,12 +69,56 @@ ISOLATED: dict[str, Callable[[], Any]] = {}
 
 
 class IsolationOfProcess:
-    """Whether this is a process that runs functions for a server in another one."""
+    """The part of this process in the running of functions in processes of their own."""
 
-    is_here = False
+    def __init__(self) -> None:
+        self.is_here = False
+        """Whether it runs functions for a server in another one."""
+        self.started = 0
+        """The processes for functions that it has started."""
+        self.ended: Counter[str] = Counter()
+        """Those of them that have ended, by the reason."""
 
 
 isolation_of_process = IsolationOfProcess()
+
+
+@frozen_record(eq=False, repr=False)
+class ProcessStatistics(ValueRecord):
+    """A snapshot of one of the processes of a server that run functions with ``isolate="process"``."""
+
+    number: Number
+    """Its number among those of the server, from 1 on; the process that replaces it has the same."""
+    pid: Number | None
+    """``None`` while there is no process."""
+    state: str
+    """``"starting"``, ``"idle"``, or ``"busy"``."""
+    tool: str | None
+    """The tool whose function it runs."""
+    age: float
+    """Seconds for which it has run its call; without one, since it was started."""
+    calls: Number
+    """The calls that it has had."""
+    replaced: Number
+    """How often the process of this number has been replaced since the server began."""
+    reason: str | None
+    """Why it was replaced last, in one word: one of `PROCESS_ENDS`; ``None`` for the first one."""
+
+
+PROCESS_ENDS = (
+    "cancelled",
+    "cpu",
+    "crash",
+    "exit",
+    "killed",
+    "memory",
+    "server",
+    "stale",
+    "start",
+    "threads",
+)
+"""Why a process for functions ends: as ``_meta["mcp-actors/ended"]`` has it; and because its call was cancelled or ran
+out of time, the server ended, or its module was loaded again."""
 
 asyncio_calls: dict[Any, Any] = {}
 """The contexts of the calls whose functions run in asyncio loops now, by their

@@ -17,7 +17,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import ModuleType
 from typing import Any, NoReturn
@@ -47,7 +47,9 @@ from mcp_actors._server.isolated_messages import (
 )
 from mcp_actors._server.process import stopped_at_run
 from mcp_actors._server.tools import finishing
+from mcp_actors.abc.telemetry import Observation, ObservedRequest, current_call, guarded, log_members
 from mcp_actors.errors import RpcError, ToolError
+from mcp_actors.supervision import logging
 
 if sys.platform != "win32":
     import resource
@@ -229,6 +231,7 @@ class _ProcessCalls:
 
     def _called(self, function: _ProcessFunction, context: IsolatedContext, given: dict[str, Any]) -> Done:
         current.set(context)
+        _observe(context)
         place = function.place
         try:
             arguments = function.bind(given)
@@ -242,11 +245,38 @@ class _ProcessCalls:
             return _failed(error)
 
     def _has_left_threads(self) -> bool:
-        # Trio keeps threads that have ended their work, under this name.
+        # Trio keeps threads that have ended their work, under this name; ours write the log.
         return any(
-            (each.native_id or 0) not in self._usual_threads and not each.name.startswith("Trio thread")
+            (each.native_id or 0) not in self._usual_threads
+            and not each.name.startswith(("Trio thread", "mcp-actors "))
             for each in threading.enumerate()
         )
+
+
+class _CarriedObservation(Observation):
+    """The observer of a call, which is in the server: what it says in lines of the log."""
+
+    def __init__(self, members: Mapping[str, Any]) -> None:
+        self._members = members
+
+    def log_members(self) -> Mapping[str, Any]:
+        return self._members
+
+
+def _observe(context: IsolatedContext) -> None:
+    """Has what the function logs and traces belong to its call; nothing of that ends the call."""
+    caller = context._caller
+    request = ObservedRequest(
+        caller.method, None, False, caller.id, caller.meta, caller.version, caller.session, ""
+    )
+    current_call.set((request, _CarriedObservation(caller.log_members)))
+    for place, argument in caller.carried:
+        guarded(_carry_on, place, argument)
+
+
+def _carry_on(place: str, argument: Any) -> None:
+    module, _, name = place.partition(":")
+    getattr(importlib.import_module(module), name)(argument)
 
 
 def _value_of(call: Callable[[], Any], loop: str | None) -> Any:
@@ -325,6 +355,9 @@ def main() -> None:
     _bind_to_server(assignment.parent)
     sys.path[:] = assignment.path
     sys.argv[:] = assignment.arguments
+    logging.members_of_call = log_members
+    if assignment.log is not None:
+        logging.configure_log(*assignment.log)
     calls = _ProcessCalls(channel)
     for each in assignment.functions:
         calls.know(each)

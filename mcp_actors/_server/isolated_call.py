@@ -36,8 +36,10 @@ from mcp_actors._server.isolated_messages import (
 from mcp_actors._server.process_start import StartedProcess
 from mcp_actors.abc import Frame
 from mcp_actors.abc.framing import LineChannel
+from mcp_actors.abc.telemetry import carried, log_members
 from mcp_actors.errors import CallCancelled, LocalProtocolError, RpcError, ToolError
 from mcp_actors.supervision.containment import start
+from mcp_actors.supervision.logging import given_log, members_of_process
 from mcp_actors.supervision.task_kinds import ISOLATED_REQUEST
 
 __all__ = ["IsolatedProcess"]
@@ -147,6 +149,7 @@ class _Call:
 
     __slots__ = (
         "asks",
+        "began",
         "bytes",
         "done",
         "effects",
@@ -160,6 +163,7 @@ class _Call:
 
     def __init__(self, number: int) -> None:
         self.number = number
+        self.began = trio.current_time()
         self.woken = trio.Event()
         self.asks: list[tuple[ProcessAsk, int]] = []
         """Those that are not begun, with their bytes."""
@@ -196,7 +200,8 @@ class IsolatedProcess:
         self._function: IsolatedFunction | None = None
         self._reason: tuple[str, str] | None = None
         self._patience = trio.CancelScope()
-        self._calls = 0
+        self.calls = 0
+        """The calls that it has had."""
         self._is_sending = False
         self.is_retired = False
         """Whether it takes no call any more."""
@@ -204,8 +209,27 @@ class IsolatedProcess:
         """Whether it has had a call, or was ended by the server."""
 
     def __repr__(self) -> str:
-        state = "idle" if self._function is None else f"runs {self._function.tool}"
+        state = "idle" if self.tool is None else f"runs {self.tool}"
         return f"<IsolatedProcess {self._started.pid} {state}>"
+
+    @property
+    def pid(self) -> int:
+        return self._started.pid
+
+    @property
+    def tool(self) -> str | None:
+        """The tool whose function it runs."""
+        return None if self._function is None else self._function.tool
+
+    @property
+    def began(self) -> float | None:
+        """The moment at which its call began."""
+        return None if self._call is None else self._call.began
+
+    @property
+    def ended(self) -> str:
+        """The reason of its end, in one word, once it has ended."""
+        return "crash" if self._reason is None else self._reason[0]
 
     # -- in its own task -------------------------------------------------------------------------------------------
 
@@ -214,7 +238,7 @@ class IsolatedProcess:
         self._known = {each.place.id for each in functions}
         self._stamps = {each.place.module: each.stamp for each in functions}
         places = [each.place for each in functions]
-        assignment = ProcessAssignment([*sys.path], [*sys.argv], os.getpid(), places)
+        assignment = ProcessAssignment([*sys.path], [*sys.argv], os.getpid(), places, given_log())
         try:
             with trio.fail_after(_START_TIME):
                 await self._channel.send(frame_of(assignment))
@@ -244,10 +268,15 @@ class IsolatedProcess:
     def _received(self, message: Any, size: int) -> None:
         call = self._call
         if isinstance(message, Done):
-            if self._function is None or message.number != self._calls:
+            if self._function is None or message.number != self.calls:
                 self.kill(("crash", "its process wrote a result that no call waits for"))
                 return
-            self.is_retired = self.is_retired or message.retires
+            if message.retires:
+                self.is_retired = True
+                self._reason = (
+                    message.kind if message.kind in ("exit", "memory") else "threads",
+                    "it is replaced",
+                )
             if call is None:
                 self._free()
             else:
@@ -280,10 +309,10 @@ class IsolatedProcess:
             code = await self._started.end()
             await self._channel.aclose()
         call, function = self._call, self._function
-        if function is None:
-            return
-        kind, text = self._reason or _reason_of(code)
-        if call is not None and not call.is_over:
+        if self._reason is None and function is not None and call is None:
+            self._reason = "cancelled", "its function did not leave a call that was over"
+        kind, text = self._reason = self._reason or _reason_of(code)
+        if call is not None and function is not None and not call.is_over:
             call.ended = ProcessEnded(kind, f"{function.tool}: {text}")
             call.woken.set()
 
@@ -301,8 +330,8 @@ class IsolatedProcess:
             RaisedElsewhere: The function raised an exception.
             ToolError, RpcError, InvalidResult: As they say.
         """
-        self._calls += 1
-        call = self._call = _Call(self._calls)
+        self.calls += 1
+        call = self._call = _Call(self.calls)
         self._function = function
         self.was_used = True
         try:
@@ -404,7 +433,7 @@ class IsolatedProcess:
         self._patience.deadline = math.inf
         if self.is_retired or self._is_sending:
             # An answer that was cut off has left a part of itself in the pipe.
-            self.kill()
+            self.kill(("cancelled", "an answer to its function was cut off"))
         self._on_free(self)
 
 
@@ -434,7 +463,14 @@ def _caller_of(ctx: Context) -> ProcessCaller:
             "claims": principal.claims,
             "expires_at": principal.expires_at,
         },
+        _log_members(),
+        [*carried()],
     )
+
+
+def _log_members() -> dict[str, Any]:
+    found = {**members_of_process(), **log_members()}
+    return {name: value if isinstance(value, str | int) else repr(value) for name, value in found.items()}
 
 
 def _answer_of(done: Done, function: IsolatedFunction) -> ValueResult | t.CallToolResult:

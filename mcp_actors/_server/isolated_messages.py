@@ -16,6 +16,7 @@ from mcp_actors._eras.era import Era
 from mcp_actors._eras.server_negotiation import VERSIONS, era_of
 from mcp_actors.abc import Frame
 from mcp_actors.errors import RpcError
+from mcp_actors.supervision.logging import LogFormat, LogLevel
 
 __all__ = [
     "LONGEST_TEXT",
@@ -78,6 +79,8 @@ class ProcessAssignment(msgspec.Struct, array_like=True, frozen=True, tag="assig
     """``sys.argv`` of the server."""
     parent: int
     functions: list[FunctionPlace]
+    log: tuple[LogLevel, LogFormat] | None
+    """How an operator wants the log, as `mcp_actors.supervision.logging.given_log` has it."""
 
 
 class ProcessCaller(msgspec.Struct, array_like=True, frozen=True):
@@ -96,6 +99,10 @@ class ProcessCaller(msgspec.Struct, array_like=True, frozen=True):
     capabilities: Any
     info: Any
     principal: dict[str, Any] | None
+    log_members: dict[str, Any]
+    """What lines of the log say of the call, and of the process of the server."""
+    carried: list[tuple[str, Any]]
+    """As `mcp_actors.abc.telemetry.Observation.carried`."""
 
 
 class ProcessRun(msgspec.Struct, array_like=True, frozen=True, tag="run"):

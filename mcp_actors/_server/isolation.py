@@ -34,7 +34,13 @@ from mcp_actors._actors.limits import Limits
 from mcp_actors._schema.signature import Signature, provided_parameters
 from mcp_actors._server.context import Context, holder_of
 from mcp_actors._server.failures import ProcessEnded
-from mcp_actors._server.invoke import Function, Loop, WorkerThreads, isolation_of_process
+from mcp_actors._server.invoke import (
+    Function,
+    Loop,
+    ProcessStatistics,
+    WorkerThreads,
+    isolation_of_process,
+)
 from mcp_actors._server.isolated_call import IsolatedProcess
 from mcp_actors._server.isolated_messages import SCRIPT, FunctionPlace, IsolatedFunction, frame_of
 from mcp_actors._server.process_start import Starter
@@ -199,6 +205,41 @@ def _stamp(file: str | None) -> tuple[int, int]:
 # -- All processes of a server ---
 
 
+class _ProcessPlace(msgspec.Struct, eq=False):
+    """The place of one process, and of those that replace it."""
+
+    number: int
+    process: IsolatedProcess | None = None
+    is_ready: bool = False
+    """Whether the process has imported its modules."""
+    ends: int = 0
+    """The processes that have ended here."""
+    reason: str | None = None
+    """Why the last one has."""
+    since: float = msgspec.field(default_factory=trio.current_time)
+    """When that was, or the process was started."""
+
+    def started(self, process: IsolatedProcess) -> None:
+        self.process, self.since = process, trio.current_time()
+        isolation_of_process.started += 1
+
+    def ended(self, reason: str) -> None:
+        self.process, self.is_ready, self.since = None, False, trio.current_time()
+        self.ends += 1
+        self.reason = reason
+        isolation_of_process.ended[reason] += 1
+
+    def statistics(self) -> ProcessStatistics:
+        process, now = self.process, trio.current_time()
+        if process is None:
+            pid, tool, calls, began = None, None, 0, None
+        else:
+            pid, tool, calls, began = process.pid, process.tool, process.calls, process.began
+        state = "starting" if not self.is_ready else "idle" if tool is None else "busy"
+        age = now - (self.since if began is None else began)
+        return ProcessStatistics(self.number, pid, state, tool, age, calls, self.ends, self.reason)
+
+
 class Processes:
     """The processes of one server in one `serve`, and the calls that wait for one.
 
@@ -218,6 +259,7 @@ class Processes:
         self._idle: list[IsolatedProcess] = []
         self._all: set[IsolatedProcess] = set()
         self._scopes: set[trio.CancelScope] = set()
+        self._process_places: list[_ProcessPlace] = []
         self._changed = trio.lowlevel.ParkingLot()
         self._failure: str | None = None
         self._waiting = 0
@@ -233,7 +275,9 @@ class Processes:
         while len(self._scopes) < self._limits.isolated_processes:
             scope = trio.CancelScope()
             self._scopes.add(scope)
-            start_again(self._nursery, ISOLATED_PROCESS, self._keep, scope)
+            place = _ProcessPlace(len(self._scopes))
+            self._process_places.append(place)
+            start_again(self._nursery, ISOLATED_PROCESS, self._keep, scope, place)
 
     def close(self) -> None:
         """Ends all processes; their tasks wait for that."""
@@ -241,6 +285,10 @@ class Processes:
         for each in self._scopes:
             each.cancel(reason="the server has ended")
         self._starter.close()
+
+    def statistics(self) -> list[ProcessStatistics]:
+        """Returns what each process does."""
+        return [each.statistics() for each in self._process_places]
 
     async def run(self, ctx: Context, function: IsolatedFunction, arguments: dict[str, Any]) -> Any:
         """Runs a function in a process, alone, when one is free. Cancelled, it ends the process.
@@ -301,12 +349,12 @@ class Processes:
 
     # -- the tasks of the processes ----------------------------------------------------------------------------------
 
-    async def _keep(self, scope: trio.CancelScope) -> None:
+    async def _keep(self, scope: trio.CancelScope, place: _ProcessPlace) -> None:
         """Keeps one process, and another one when it has ended."""
         pause, longest = _PAUSES
         with scope:
             while not self._is_closed:
-                failure, was_used = await self._live()
+                failure, was_used = await self._live(place)
                 if was_used:
                     pause = _PAUSES[0]
                     continue
@@ -319,7 +367,7 @@ class Processes:
                 await trio.sleep(pause)
                 pause = min(pause * 2, longest)
 
-    async def _live(self) -> tuple[str | None, bool]:
+    async def _live(self, place: _ProcessPlace) -> tuple[str | None, bool]:
         """Starts a process, and waits for its end.
 
         Returns:
@@ -331,12 +379,15 @@ class Processes:
         except OSError as error:
             return f"{error.strerror}", False
         process = IsolatedProcess(started, self._freed)
+        place.started(process)
         self._all.add(process)
+        failure: str | None = None
         try:
             failure = await process.begin([*self._functions.values()])
             if failure is not None:
                 return failure, False
             self._failure = None
+            place.is_ready = True
             self._freed(process)
             await process.read()
         finally:
@@ -344,6 +395,7 @@ class Processes:
             if process in self._idle:
                 self._idle.remove(process)
             await process.end()
+            place.ended("server" if self._is_closed else "start" if failure is not None else process.ended)
         return None, process.was_used
 
 

@@ -348,6 +348,8 @@ class Mount:
             "function": self._function(entry, "tools/call", name=entry.key),
             "scopes": entry.scopes | self.scopes,
             "exposure": self._exposure(entry, name),
+            # Its processes are those of the server that is mounted.
+            "isolated": None,
         }
         if self._middleware:
             # Middleware sees the arguments as they came, and what it passes on is checked then.

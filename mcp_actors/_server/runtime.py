@@ -39,7 +39,7 @@ from mcp_actors._server.claims import lose_all
 from mcp_actors._server.context import Context
 from mcp_actors._server.dispatch import MethodDispatch, stamp_of
 from mcp_actors._server.features import Features
-from mcp_actors._server.invoke import uri_param
+from mcp_actors._server.invoke import ProcessStatistics, uri_param
 from mcp_actors._server.registry import NO_SCOPES
 from mcp_actors._server.scope import ServerScope, derived_key
 from mcp_actors._server.sessions import AnySession, SessionRecord, SessionRegistry
@@ -162,6 +162,8 @@ class ServerStatistics(ValueRecord):
     watchdog."""
     turns: tuple[TurnStatistics, ...] = ()
     """The keys by which calls take turns now, those with the most calls that wait."""
+    processes: tuple[ProcessStatistics, ...] = ()
+    """The processes of functions with ``isolate="process"``, also of servers that are mounted."""
     names: Mapping[str, Sequence[str]] = attrs.field(factory=dict)
     """By method, the names by which calls are counted: those of the tools and prompts that are registered, or that a
     server behind it has listed, at most `MOST_NAMES` of each. Where there are too many targets there is no name."""
@@ -523,6 +525,17 @@ class ServerRuntime:
             if isinstance(each, SupportsStatistics) and (said := each.statistics()) is not None
         )
 
+    def processes(self) -> tuple[ProcessStatistics, ...]:
+        """Returns the processes that run functions of this server, and of those that are mounted in it."""
+        scopes = [each.responder.scope for each in self._handlers]
+        found: list[ProcessStatistics] = []
+        while scopes:
+            scope = scopes.pop()
+            scopes += scope.mounted.values()
+            if scope.kept.processes is not None:
+                found += scope.kept.processes.statistics()
+        return tuple(found)
+
     def statistics(self) -> ServerStatistics:
         """The whole live actor tree."""
         return self.features.loop.call(self._statistics)
@@ -548,6 +561,7 @@ class ServerRuntime:
             next((cause for each in self._handlers if (cause := each.shared.failure) is not None), None),
             tuple(blockage_log.recent),
             tuple(self.features.tools.turns.statistics()),
+            self.processes(),
             self.features.counted_names(MOST_NAMES),
         )
 

@@ -6,7 +6,7 @@ nothing of it, so that it costs nothing. `mcp_actors.telemetry` has two of them:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Literal, TypeVar
 
@@ -24,6 +24,7 @@ __all__ = [
     "ObservedSession",
     "OutboundObservation",
     "Telemetry",
+    "carried",
     "current_call",
     "guarded",
     "log_members",
@@ -103,6 +104,15 @@ class Observation:
     def log_members(self) -> Mapping[str, Any]:
         """Returns what log lines say that are written while it is entered, such as the id of a trace."""
         return {}
+
+    def carried(self) -> Sequence[tuple[str, Any]]:
+        """Returns what has to be done in another process of this program that runs the call's function.
+
+        Returns:
+            Functions by their places, such as ``"mcp_actors.telemetry.otel:go_on"``, and what each is called with there
+            before the function, in its context: something that JSON has.
+        """
+        return ()
 
 
 class OutboundObservation:
@@ -208,3 +218,9 @@ def log_members() -> dict[str, Any]:
     except Exception:
         # The line is worth more than its members; another line that says so would ask the same observer.
         return members
+
+
+def carried() -> Sequence[tuple[str, Any]]:
+    """Returns `Observation.carried` of the call whose function runs in this context, of one that does not fail."""
+    current = current_call.get()
+    return () if current is None else guarded(lambda: msgspec.to_builtins(current[1].carried())) or ()

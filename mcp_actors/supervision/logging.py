@@ -42,8 +42,10 @@ __all__ = [
     "RareWarning",
     "configure_log",
     "flush_to_stderr",
+    "given_log",
     "log",
     "logger",
+    "members_of_process",
     "note_process",
     "wait_until_written",
     "write_line",
@@ -358,6 +360,16 @@ def configure_log(level: LogLevel | None = None, form: LogFormat | None = None) 
     if not root.handlers:
         root.addHandler(_StandardHandler())
         root.setLevel(_settings.level.upper())
+
+
+def given_log() -> tuple[LogLevel, LogFormat] | None:
+    """Returns what `configure_log` was given, for a process that belongs to this one; ``None`` if it was not called."""
+    return (_settings.level, _settings.form) if _settings.is_given else None
+
+
+def members_of_process() -> dict[str, Any]:
+    """Returns what `note_process` was given."""
+    return dict(_settings.process)
 
 
 def writes_json() -> bool:

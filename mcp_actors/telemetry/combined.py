@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
@@ -97,6 +97,9 @@ class _Observations(Observation):
             with suppress(Exception):
                 members.update(each.log_members())
         return members
+
+    def carried(self) -> Sequence[tuple[str, Any]]:
+        return [place for each in self._observations for place in guarded(each.carried) or ()]
 
 
 class _OutboundObservations(OutboundObservation):

@@ -14,12 +14,14 @@ import os
 import sys
 import threading
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Literal, get_args
 
 import attrs
 
+from mcp_actors._server.invoke import PROCESS_ENDS, isolation_of_process
 from mcp_actors._server.runtime import ServerStatistics, UpstreamStatistics
 from mcp_actors.abc import HttpRequest
 from mcp_actors.abc.telemetry import (
@@ -220,6 +222,22 @@ def _blocked_seconds(_: ServerStatistics | None) -> Iterator[Value]:
         yield number, {"target": name}
 
 
+def _processes(server: ServerStatistics) -> Iterator[Value]:
+    states = Counter(each.state for each in server.processes)
+    for state in ("starting", "idle", "busy") if server.processes else ():
+        yield states[state], {"state": state}
+
+
+def _processes_started(_: ServerStatistics | None) -> Iterator[Value]:
+    if isolation_of_process.started:
+        yield isolation_of_process.started, {}
+
+
+def _processes_ended(_: ServerStatistics | None) -> Iterator[Value]:
+    for reason in PROCESS_ENDS if isolation_of_process.started else ():
+        yield isolation_of_process.ended[reason], {"reason": reason}
+
+
 # The statuses of refusals that are worth an alert.
 _REFUSALS = (400, 401, 403, 404, 408, 413, 429, 500, 503)
 
@@ -365,6 +383,26 @@ GAUGES: Sequence[Gauge] = (
         "counter",
         "The seconds of those that are over.",
         _blocked_seconds,
+        is_of_process=True,
+    ),
+    Gauge(
+        "mcp_actors_isolated_processes",
+        "gauge",
+        "Processes for functions, by what they do.",
+        _processes,
+    ),
+    Gauge(
+        "mcp_actors_isolated_started_total",
+        "counter",
+        "Processes for functions that were started.",
+        _processes_started,
+        is_of_process=True,
+    ),
+    Gauge(
+        "mcp_actors_isolated_ended_total",
+        "counter",
+        "Processes for functions that have ended, by the reason.",
+        _processes_ended,
         is_of_process=True,
     ),
     Gauge("mcp_actors_requests_total", "counter", "Requests that arrived.", _counts("requests")),

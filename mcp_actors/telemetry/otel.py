@@ -11,7 +11,7 @@ import math
 import random
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -85,6 +85,7 @@ __all__ = [
     "add_own_gauges",
     "context_of",
     "error_type",
+    "go_on",
     "is_sampled",
     "meta_of",
     "network_attributes",
@@ -375,6 +376,9 @@ INSTRUMENTS: Mapping[str, tuple[str, str, str]] = {
     "mcp_actors_subscription_events_waiting": ("subscription.event.waiting", _ACTIVE, "{event}"),
     "mcp_actors_loop_blocked_total": ("loop.blocked", _COUNTER, "{blockage}"),
     "mcp_actors_loop_blocked_seconds_total": ("loop.blocked.time", _COUNTER, "s"),
+    "mcp_actors_isolated_processes": ("isolated.active", _ACTIVE, "{process}"),
+    "mcp_actors_isolated_started_total": ("isolated.started", _COUNTER, "{process}"),
+    "mcp_actors_isolated_ended_total": ("isolated.ended", _COUNTER, "{process}"),
     "mcp_actors_events_published_total": ("event.published", _COUNTER, "{event}"),
     "mcp_actors_held_bytes": ("memory.usage", _ACTIVE, "By"),
     "mcp_actors_held_bytes_limit": ("memory.limit", _ACTIVE, "By"),
@@ -618,6 +622,18 @@ def meta_of(span: SpanContext, context: Context) -> dict[str, Any]:
     return meta
 
 
+def go_on(meta: Mapping[str, Any]) -> None:
+    """Makes a span of another process the current one, until the end of the context in which it is called.
+
+    Args:
+        meta: The span, as `meta_of` has it.
+    """
+    attach(context_of(meta))
+
+
+_GO_ON = f"{go_on.__module__}:{go_on.__name__}"
+
+
 # -- the telemetry -------------------------------------------------------------------------------------
 
 SCOPE = "mcp_actors"
@@ -825,6 +841,9 @@ class _UnsampledCall(Unsampled, Observation):
     def log_members(self) -> Mapping[str, Any]:
         return _ids(self)
 
+    def carried(self) -> Sequence[tuple[str, Any]]:
+        return [(_GO_ON, meta_of(self.get_span_context(), self.context()))]
+
 
 class _InboundSpan(Observation):
     __slots__ = ("_context", "_request", "_span", "_telemetry", "_token")
@@ -856,6 +875,9 @@ class _InboundSpan(Observation):
 
     def log_members(self) -> Mapping[str, Any]:
         return _ids(self._span)
+
+    def carried(self) -> Sequence[tuple[str, Any]]:
+        return [(_GO_ON, meta_of(self._span.get_span_context(), self._context))]
 
 
 class _OutboundSpan(OutboundObservation):

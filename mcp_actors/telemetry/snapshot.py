@@ -24,6 +24,7 @@ from mcp_actors._actors.connectionless import StatelessCalls
 from mcp_actors._actors.dispatcher import Counters, SessionStatistics
 from mcp_actors._actors.event_bus import EventBusStatistics
 from mcp_actors._actors.inbound_call import CallStatistics, InboundCall
+from mcp_actors._server.invoke import ProcessStatistics
 from mcp_actors._server.runtime import ServerRuntime, UpstreamStatistics
 from mcp_actors._server.server_extension import OperatedTasks, TaskStatistics
 from mcp_actors._server.sessions import AnySession
@@ -158,6 +159,8 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The last times in which a function has blocked an event loop, the newest first."""
     turns: list[TurnStatistics] = []
     """The keys by which calls take turns now, those with the most calls that wait."""
+    processes: list[ProcessStatistics] = []
+    """The processes that run functions with ``isolate="process"``."""
     transports: list[dict[str, Any]] = []
     """What the transports say of themselves."""
     upstreams: list[UpstreamStatistics] = []
@@ -301,6 +304,7 @@ class SnapshotCapture:
             crashes=_crashes(),
             blockages=_blockages(),
             turns=[_shown_turn(each) for each in running.features.tools.turns.statistics()],
+            processes=[attrs.evolve(each, tool=cleaned(each.tool)) for each in running.processes()],
             transports=[_plain(each) for each in running.transport_statistics()],
             upstreams=[_shown_upstream(each) for each in running.upstreams()],
             lag=lag,

@@ -21,7 +21,7 @@ from mcp_actors.cli.top import command
 from mcp_actors.cli.top.panes import PANES, seconds
 from mcp_actors.cli.top.screen import TopState, everything, picture, split
 from mcp_actors.extensions import TaskStatistics
-from mcp_actors.server import CallStatistics, SessionStatistics
+from mcp_actors.server import CallStatistics, ProcessStatistics, SessionStatistics
 from mcp_actors.supervision.containment import Crash
 from mcp_actors.telemetry.exposition import FINE_BUCKETS
 from mcp_actors.telemetry.history import OperationRow
@@ -96,6 +96,7 @@ def node(name: str = "n1", calls: int = 3, sessions: int = 2, text: str = "x") -
         calls=[call(each, float(each), text) for each in range(calls)],
         kinds=[kind],
         crashes=[Crash(kind=text, task=text, error=text, at=1e300, restarted=True)],
+        processes=[ProcessStatistics(1, 7, "busy", text, 2.0, 3, 4, text)],
         note=text,
     )
 
@@ -125,6 +126,14 @@ def test_every_pane_fits_its_terminal(size: tuple[int, int], pane: int) -> None:
     lines = picture(top, "unix:/x", width, height)
     assert len(lines) == max(height, 1)
     assert all(cell_len(line.plain) <= width for line in lines)
+
+
+def test_the_eleventh_pane_has_the_processes_of_functions() -> None:
+    top = state(node(text="render"))
+    press(top, "-")
+    lines = text_of(top, 120).splitlines()
+    assert " - processes 1 " in lines[2]
+    assert lines[4].split() == ["1", "busy", "render", "2.00s", "3", "4", "render", "7"]
 
 
 @pytest.mark.parametrize("pane", range(len(PANES)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import logging
 import os
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from typing import Any
 
 import trio
 import trio.lowlevel
+from opentelemetry import baggage, trace
+from opentelemetry.sdk.trace import TracerProvider
 
 from mcp_actors import Context, Image, SyncContext, ToolError, current_context
 from mcp_actors.errors import RpcError
@@ -271,3 +274,24 @@ async def _mail(path: str) -> str:
 
 def looks(what: str, ctx: SyncContext) -> str:
     return str(getattr(ctx, what))
+
+
+def traced(ctx: SyncContext) -> list[str]:
+    """Makes a span, logs, and returns the ids of the span's trace and of its parent, its baggage, and its process."""
+    tracer = TracerProvider().get_tracer("mine")
+    parent = trace.get_current_span().get_span_context()
+    with tracer.start_as_current_span("inside") as span:
+        ctx.logger.warning("by structlog")
+        logging.getLogger("mine").warning("by the standard library")
+        ids = f"{span.get_span_context().trace_id:032x}", f"{parent.span_id:016x}"
+    return [*ids, str(baggage.get_baggage("who")), str(os.getpid())]
+
+
+async def traced_on_trio(ctx: Context) -> list[str]:
+    await trio.lowlevel.checkpoint()
+    return traced(ctx)  # type: ignore[arg-type]
+
+
+async def traced_on_asyncio(ctx: Context) -> list[str]:
+    await asyncio.sleep(0)
+    return traced(ctx)  # type: ignore[arg-type]

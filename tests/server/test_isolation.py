@@ -7,6 +7,7 @@ import functools
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -20,10 +21,16 @@ from typing import Annotated, Any
 
 import pytest
 import trio
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from structlog.testing import capture_logs
 
 from mcp_actors import Client, Depends, Limits, Overloaded, Server
+from mcp_actors._server.invoke import isolation_of_process
 from mcp_actors.errors import RpcError
+from mcp_actors.telemetry import Metrics
+from mcp_actors.telemetry.otel import OpenTelemetry
 from mcp_actors.types import CreateMessageResult, ElicitResult, Root, TextContent
 from tests.server import isolated_functions as functions
 
@@ -240,6 +247,69 @@ async def test_what_stays_in_the_server_says_so(what: str) -> None:
     assert f"ctx.{what} is in the process of the server" in text_of(result)
 
 
+@pytest.mark.parametrize("options", [{}, {"share": 0.0}])
+async def test_spans_and_lines_of_a_function_belong_to_the_trace_of_its_call(
+    options: dict[str, Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    spans = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    server = make_server(functions.traced, functions.traced_on_trio)
+    server.add_tool(functions.traced_on_asyncio, isolate="process", loop="asyncio")
+    server.telemetry = OpenTelemetry(tracer_provider=provider, **options)
+    trace_id = "0af7651916cd43dd8448eb211c80319c"
+    trace = {"traceparent": f"00-{trace_id}-b7ad6b7169203331-0{int(not options)}", "baggage": "who=alice"}
+    async with called(server) as client:
+        results = [
+            value_of(await client.call_tool(each, meta=trace))
+            for each in ("traced", "traced_on_trio", "traced_on_asyncio")
+        ]
+
+    assert [each[0] for each in results] == [trace_id] * 3
+    assert {each[2] for each in results} == {"alice"}
+    # Lines of the log keep no process from its next call.
+    assert len({each[3] for each in results}) == 1
+    made = {f"{each.context.span_id:016x}" for each in spans.get_finished_spans() if each.context}
+    assert all((each[1] in made) is not bool(options) for each in results)
+    written = capfd.readouterr().err
+    for each in results:
+        assert re.search(rf"by structlog.*span_id={each[1]}.*trace_id={trace_id}", written)
+    assert "by the standard library" in written
+
+
+def test_the_log_of_a_function_is_as_the_operator_wants_it(tmp_path: Path) -> None:
+    script = write(
+        tmp_path / "logs.py",
+        """
+        import trio
+        from mcp_actors import Client, Server, SyncContext
+        from mcp_actors.supervision.logging import configure_log, note_process
+        from mcp_actors.telemetry import Metrics
+
+        server = Server("logs", telemetry=Metrics())
+
+        @server.tool(isolate="process")
+        def logs(ctx: SyncContext) -> None:
+            import logging
+            ctx.logger.info("by structlog")
+            logging.getLogger("mine").info("by the standard library")
+
+        async def main() -> None:
+            async with Client(server) as client:
+                await client.call_tool("logs")
+
+        if __name__ == "__main__":
+            configure_log("info", "json")
+            note_process(worker=7)
+            trio.run(main)
+        """,
+    )
+    ran = subprocess.run([sys.executable, str(script)], capture_output=True, timeout=PATIENCE, check=True)
+    lines = [json.loads(each) for each in ran.stderr.splitlines()]
+    found = [(each["event"], each["session"], each["worker"]) for each in lines if "by " in each["event"]]
+    assert found == [("by structlog", "logs#1", 7), ("by the standard library", "logs#1", 7)]
+
+
 # -- what ends a process ---
 
 ENDS = [
@@ -279,6 +349,7 @@ async def test_the_end_of_a_process_costs_its_call_alone(
                 result = await client.call_tool("end", {"how": how})
             pids = {each.structured_content for each in beside}
             after = await client.call_tool("end", {"how": "not at all"})
+            await until(lambda: kind in [each.reason for each in server.tree().processes])
 
     assert ended(result) == kind
     assert text_of(result).startswith("end: ")
@@ -459,6 +530,45 @@ async def test_a_mounted_server_has_processes_of_its_own() -> None:
 
     assert found != os.getpid()
     assert not exists(found)
+
+
+async def test_what_the_processes_do_is_seen(tmp_path: Path) -> None:
+    metrics = Metrics()
+    outer = Server("outer", telemetry=metrics)
+    outer.mount("inner", make_server(functions.end, functions.leaves_a_thread, processes=2))
+    outer.limits = Limits(isolated_processes=2)
+
+    def seen() -> list[tuple[Any, ...]]:
+        found = sorted(outer.tree().processes, key=lambda each: each.number)
+        assert all(each.age >= 0 for each in found)
+        return [(each.state, each.tool, each.calls, each.replaced, each.reason) for each in found]
+
+    before = dict(isolation_of_process.ended)
+    unused = "idle", None, 0, 0, None
+    async with called(outer) as client:
+        await until(lambda: seen() == [unused] * 2)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.call_tool, "inner_end", {"how": "sleep", "mark": str(tmp_path / "pid")})
+            (pid,) = await read_pids(tmp_path / "pid")
+            busy = [each for each in outer.tree().processes if each.pid == pid]
+            nursery.cancel_scope.cancel()
+        await until(lambda: ("idle", None, 0, 1, "cancelled") in seen())
+        assert unused in seen()
+        await client.call_tool("inner_leaves_a_thread")
+        await until(lambda: "threads" in [each[-1] for each in seen()])
+        page = metrics.text()
+
+    assert [(each.state, each.tool, each.calls, each.replaced) for each in busy] == [("busy", "end", 1, 0)]
+    assert 'mcp_actors_isolated_processes{state="idle"}' in page
+    assert re.search(r'mcp_actors_isolated_ended_total\{reason="cancelled"\} [1-9]', page)
+    assert 'mcp_actors_isolated_ended_total{reason="cpu"}' in page
+    more = {key: number - before.get(key, 0) for key, number in isolation_of_process.ended.items()}
+    assert {key: number for key, number in more.items() if number} == {
+        "cancelled": 1,
+        "threads": 1,
+        "server": 2,
+    }
+    assert outer.tree().processes == ()
 
 
 # -- what is refused ---

@@ -26,6 +26,7 @@ from mcp_transports._sockets import inherit, unix_key
 from mcp_transports.admin import AdminTransport
 from mcp_transports.http.h1.http_server import open_unix
 from mcp_transports.http.server import HttpServerTransport, Request
+from tests.server import isolated_functions
 from tests.telemetry.served import loopback, make_server, operator, serving
 
 
@@ -66,6 +67,23 @@ async def test_sessions_and_calls_are_shown_with_whose_they_are(tmp_path: Path) 
     kinds = {each["name"]: each["tasks"] for each in node["kinds"]}
     assert kinds["companion"] == 1
     assert kinds["call"] >= 1
+
+
+async def test_the_processes_of_functions_are_shown() -> None:
+    server = make_server()
+    server.limits = Limits(isolated_processes=1)
+    server.add_tool(isolated_functions.pid, isolate="process")
+    async with (
+        serving(server, "http://127.0.0.1:0/mcp", loopback()) as (url, where),
+        operator(where) as person,
+    ):
+        async with Client(url) as client:
+            pid = await client.call_tool("pid", returns=int)
+        (row,) = (await person.node())["processes"]
+    assert row.pop("age") >= 0
+    assert row == {
+        "number": 1, "pid": pid, "state": "idle", "tool": None, "calls": 1, "replaced": 0, "reason": None,
+    }  # fmt: skip
 
 
 async def test_a_call_without_a_session_is_shown_and_cancelled_with_an_answer() -> None:

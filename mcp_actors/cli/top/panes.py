@@ -294,6 +294,22 @@ def _turns(node: NodeSnapshot) -> Iterable[Row]:
         yield _row(node, f"{each.key}/{each.nodes}", cells, "yellow" if each.longest >= _SLOW else "")
 
 
+def _processes(node: NodeSnapshot) -> Iterable[Row]:
+    for place, each in enumerate(node.processes):
+        cells = (
+            _number(each.number),
+            _words(each.state),
+            _words(each.tool),
+            (seconds(each.age), each.age),
+            _number(each.calls),
+            _number(each.replaced),
+            _words(each.reason),
+            _number(each.pid),
+        )
+        style = "yellow" if each.state == "starting" else ""
+        yield _row(node, f"{place}", cells, style)
+
+
 def _upstreams(node: NodeSnapshot) -> Iterable[Row]:
     for each in node.upstreams:
         called = next((row for row in node.operations if row.upstream == each.name), None)
@@ -531,5 +547,22 @@ PANES = (
         _kinds,
         2,
         lambda node: (len(node.kinds), 0),
+    ),
+    Pane(
+        "processes",
+        (
+            Column("NUMBER", 7, True),
+            Column("STATE", 9),
+            Column("TOOL", 0),
+            Column("FOR", 7, True),
+            Column("CALLS", 7, True),
+            Column("REPLACED", 9, True),
+            Column("LAST", 10),
+            Column("PID", 7, True),
+        ),
+        _processes,
+        5,
+        lambda node: (len(node.processes), 0),
+        always=False,
     ),
 )

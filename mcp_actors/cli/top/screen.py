@@ -107,6 +107,8 @@ async def keys(descriptor: int) -> AsyncGenerator[str, None]:
 # Characters of a filter.
 _LONGEST_FILTER = 60
 _PAGE = 10
+# In the order of the panes, and of a keyboard.
+_KEYS_OF_PANES = [*"1234567890-"]
 
 
 @attrs.define
@@ -189,8 +191,8 @@ class TopState:
             self.message = "nothing was done"
         elif self.typing:
             self._type(key)
-        elif key.isdecimal() and (int(key) or 10) <= len(PANES):
-            self.number = (int(key) or 10) - 1
+        elif key in _KEYS_OF_PANES:
+            self.number = _KEYS_OF_PANES.index(key)
         elif (does := _KEYS.get(key)) is not None:
             does(self)
         return None
@@ -287,8 +289,9 @@ _HELP = (
     ("q", "quit"),
     ("tab, right, left", "the next pane, the one before"),
     (
-        "1 to 8",
-        "a pane: tools, calls, tasks of clients, sessions, upstreams, nodes, crashes, the engine's own tasks",
+        "1 to 9, 0, -",
+        "a pane: tools, calls, tasks of clients, sessions, upstreams, nodes, crashes, turns, blocked loops, "
+        "the engine's own tasks, processes of functions",
     ),
     ("up, down, k, j", "choose a row, which stays chosen where it moves; page up, page down: ten rows"),
     ("s", "sort by the next column"),
@@ -404,9 +407,8 @@ def _tabs(state: TopState, width: int) -> Text:
         if not pane.is_shown(state.snapshot):
             continue
         heading = pane.name if state.snapshot is None else pane.heading(state.snapshot)
-        tabs.append(f" {(number + 1) % 10} {heading} ", "reverse" if number == state.number else "").append(
-            " "
-        )
+        tabs.append(f" {_KEYS_OF_PANES[number]} {heading} ", "reverse" if number == state.number else "")
+        tabs.append(" ")
     tabs.truncate(width)
     return tabs
 
