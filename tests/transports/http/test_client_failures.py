@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from mcp_actors import Client
-from mcp_actors.abc import Frame, NoAnswer
+from mcp_actors.abc import Frame, NoAnswer, NotificationsMissed
 from mcp_actors.errors import CallTimeout, ConnectionLost, RpcError, SessionExpired
 from mcp_transports.http.client import HttpChannel, HttpClientTransport
 
@@ -179,6 +179,7 @@ async def test_the_stream_of_a_session_that_raises_costs_the_connection(
         await channel.send(request(2, metadata=LEGACY))
         await trio.testing.wait_all_tasks_blocked()
         assert len(script.of("GET")) == 1
+        assert isinstance(await channel.receive(), NotificationsMissed)
         stream.fail.set()
         await require_broken(channel, ConnectionLost)
     # The session is still ended in order.

@@ -16,7 +16,7 @@ import trio.testing
 import trustme
 from structlog.testing import capture_logs
 
-from mcp_actors.abc import Frame, NoAnswer
+from mcp_actors.abc import Frame, NoAnswer, NotificationsMissed
 from mcp_actors.errors import ConnectFailed, ConnectionLost
 from mcp_transports.http.client import HttpChannel, HttpClientTransport, from_url
 
@@ -169,6 +169,7 @@ async def test_what_was_written_before_an_answer_on_the_stream_of_the_session_co
         assert (await ask(channel, 1)).data != b"report"
         await channel.send(Frame(b"initialized", method="notifications/initialized"))
         await opened.wait()
+        assert isinstance(await channel.receive(), NotificationsMissed)
         for id in range(2, 32):
             await channel.send(request(id))
             assert (await channel.receive()).data == b"report"
