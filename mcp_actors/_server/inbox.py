@@ -112,7 +112,7 @@ class CallLink:
 
     @property
     def sent(self) -> int:
-        """How many parts the client has been sent."""
+        """The number of parts that the client has been sent."""
         return self._number
 
     def go_on_at(self, number: int) -> None:

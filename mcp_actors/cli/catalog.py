@@ -18,6 +18,8 @@ __all__ = ["found_at"]
 MAX_BYTES = 1024 * 1024
 # Connections to a server that a domain names: those of requests, and of what goes on beside them.
 MOST_CONNECTIONS = 160
+# Characters of a title that are shown.
+LONGEST_TITLE = 200
 # Cards of one domain that are asked for.
 MOST_CARDS = 20
 
@@ -82,7 +84,9 @@ async def found_at(url: str, say: Callable[[str], object], *, has_headers: bool)
         card = each if isinstance(each, dict) else await card_at(each)
         place = remote_url(card) if isinstance(card, dict) else None
         if place is not None and await may_be_used(place):
-            found.setdefault(place, str(card.get("title") or card.get("name") or ""))
+            # On its line: a title of several would look like other servers.
+            title = " ".join(str(card.get("title") or card.get("name") or "").split())
+            found.setdefault(place, title[:LONGEST_TITLE])
     if len(found) != 1:
         lines = [f"{place}  {title}" for place, title in found.items()]
         what = "several servers: give the URL of one" if found else "no server that can be used: give its URL"

@@ -118,11 +118,11 @@ def test_without_the_option_there_is_no_card(mcp: Mcp) -> None:
 CARD = {"type": "application/mcp-server-card+json"}
 
 
-def card(url: str) -> dict[str, Any]:
+def card(url: str, title: str = "") -> dict[str, Any]:
     return {
         **CARD,
         "identifier": "x",
-        "data": {"name": "a/b", "remotes": [{"type": "streamable-http", "url": url}]},
+        "data": {"name": "a/b", "title": title, "remotes": [{"type": "streamable-http", "url": url}]},
     }
 
 
@@ -130,6 +130,10 @@ CATALOGS: dict[str, tuple[list[Any], str]] = {
     "several": (
         [card("https://a.example/mcp"), card("https://b.example/mcp")],
         "several servers: give the URL",
+    ),
+    "a title that looks like a server": (
+        [card("https://a.example/mcp", "A\nhttps://c.example/mcp"), card("https://b.example/mcp")],
+        "\nhttps://a.example/mcp  A https://c.example/mcp\nhttps://b.example/mcp  a/b\n",
     ),
     "none": ([{"type": "application/a2a", "url": "https://x.example"}], "no server that can be used"),
     "not over TLS elsewhere": ([card("http://a.example/mcp")], "no server that can be used"),

@@ -176,7 +176,7 @@ class Fetcher:
                 ) as response:
                     return await _read(response, url, fetch.max_bytes)
         except (httpcore2.ConnectError, httpcore2.ProxyError, OSError) as error:
-            raise _NoAnswer(f"{_shown(url)} cannot be reached: {error}") from error
+            raise _NoAnswer(f"{_shown(url)} cannot be reached: {_why(error)}") from error
         except (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutException) as error:
             # Their texts may repeat what the peer sent.
             raise _NoAnswer(f"{_shown(url)} broke off, or its answer is no HTTP") from error
@@ -324,7 +324,7 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
         try:
             response = await self._pool.handle_async_request(asked)
         except (httpcore2.ConnectError, httpcore2.ConnectTimeout, httpcore2.PoolTimeout, OSError) as error:
-            raise httpx2.ConnectError(f"{_shown(url)} cannot be reached: {error}") from error
+            raise httpx2.ConnectError(f"{_shown(url)} cannot be reached: {_why(error)}") from error
         except httpcore2.TimeoutException as error:
             raise httpx2.ReadTimeout(f"{_shown(url)} is silent") from error
         except (httpcore2.NetworkError, httpcore2.ProtocolError) as error:
@@ -398,6 +398,13 @@ async def _global_addresses(host: str, port: int) -> Sequence[Address]:
                 " lead to: if that is meant, name the place by base_url="
             )
     return addresses
+
+
+def _why(error: BaseException) -> str:
+    """Returns the text of an error, or of its cause: a failed handshake of TLS has none of its own."""
+    while not str(error) and (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+    return str(error)
 
 
 def _usable(url: str) -> httpx2.URL:
