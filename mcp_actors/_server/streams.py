@@ -40,6 +40,7 @@ __all__ = [
     "STREAM_METHODS",
     "collecting",
     "is_generator",
+    "shown",
     "stream_handlers",
 ]
 
@@ -155,9 +156,7 @@ class _Parts:
         ctx, number = self._ctx, len(self._values)
         if not ctx.era.progress_message:
             return
-        message = _shown(part)
-        if len(message) > LONGEST_MESSAGE:
-            message = message[: LONGEST_MESSAGE - 1] + "…"
+        message = shown(part)
         last = getattr(reports, "last", None)
         if last is not None and last[0] >= number:
             await reports.say(message)
@@ -188,11 +187,15 @@ class _Parts:
         return whole
 
 
-def _shown(part: Mapping[str, Any]) -> str:
+def shown(part: Mapping[str, Any]) -> str:
+    """Returns a part as the message of a report, cut at `LONGEST_MESSAGE` characters."""
     content = part.get("content")
     if content is None:
-        return encode_value(part["structuredContent"]).decode()
-    return "".join(each["text"] if each["type"] == "text" else f"[{each['type']}]" for each in content)
+        message = encode_value(part.get("structuredContent")).decode()
+    else:
+        blocks = [each for each in content if isinstance(each, dict)] if isinstance(content, list) else []
+        message = "".join(str(each.get("text", f"[{each.get('type')}]")) for each in blocks)
+    return message if len(message) <= LONGEST_MESSAGE else message[: LONGEST_MESSAGE - 1] + "…"
 
 
 # -- What clients send about calls that run ----------------------------------------------------------------------------

@@ -14,12 +14,13 @@ answers with a task (SEP-2663)         becomes a task of the gateway for a clien
 =====================================  =============================================================================
 
 An upstream without sessions learns that its caller takes tasks where the caller does, and where the upstream insists on
-it. The task of the gateway asks what the task of the upstream asks.
+it. The task of the gateway asks what the task of the upstream asks, and passes its messages on to that, or to the call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 import attrs
@@ -34,10 +35,11 @@ from mcp_actors.gateway.connections import UpstreamConnection
 from mcp_actors.gateway.results import failure_for_client
 from mcp_actors.gateway.upstream import Lease
 from mcp_actors.server import Context
+from mcp_actors.supervision.logging import log
 from mcp_actors.tasks import TASKS, Tasks
 from mcp_actors.types import CallToolResult, InputRequiredResult
 
-__all__ = ["made_with_tasks", "run_as_task", "takes_task"]
+__all__ = ["made_with_tasks", "messages_passed_on", "run_as_task", "takes_task"]
 
 _METHOD = "tools/call"
 Outcome = dict[str, Any]
@@ -65,6 +67,7 @@ async def made_with_tasks(
     lease: Lease,
     params: dict[str, Any],
     options: CallOptions,
+    send: Callable[[dict[str, Any], CallOptions], Awaitable[Outcome]],
     finish: Callable[[Context[Any], Outcome], Any],
 ) -> tuple[Outcome, bool]:
     """Calls a tool of a server that has tasks.
@@ -73,6 +76,7 @@ async def made_with_tasks(
         lease: The caller's call, and the connection.
         params: The params for the server.
         options: How the request is made.
+        send: Makes one request for the caller, with params and options.
         finish: Makes the caller's result from that of the server.
 
     Returns:
@@ -87,15 +91,14 @@ async def made_with_tasks(
         if ctx.era.declares_in_requests:
             # Callers without sessions have no such param (SEP-2663), but this server would take it as one.
             params.pop("task", None)
-        return await _made_in_session(lease, params, options, began), False
+        return await _made_in_session(lease, params, options, send, began), False
     takes = takes_task(ctx)
-    send = connection.client._requests.send
     try:
-        result = await send(_METHOD, params, _with_tasks(options) if takes else options)
+        result = await send(params, _with_tasks(options) if takes else options)
     except MissingCapability as error:
         if takes or not _is_about_tasks(error) or (ctx.era.asks_by_retry and not ctx.call.was_answered):
             raise
-        result = await send(_METHOD, params, _with_tasks(options))
+        result = await send(params, _with_tasks(options))
     if result.get("resultType") != "task":
         return result, False
     if not takes:
@@ -114,13 +117,20 @@ async def made_with_tasks(
 
 
 async def _made_in_session(
-    lease: Lease, params: dict[str, Any], options: CallOptions, began: float
+    lease: Lease,
+    params: dict[str, Any],
+    options: CallOptions,
+    send: Callable[[dict[str, Any], CallOptions], Awaitable[Outcome]],
+    began: float,
 ) -> Outcome:
     """Calls a tool plainly, and as a task if it runs in no other way, MCP 2025-11-25, Tasks, Tool-Level Negotiation."""
     client, name = lease.connection.client, params["name"]
+    if lease.ctx.inbox.is_open and name not in client._task_support:
+        # An attempt that is refused would take the messages that come meanwhile.
+        await client._tool_tasks.turns_out_required(name, options)
     if client._task_support.get(name) != "required":
         try:
-            result = await client._requests.send(_METHOD, params, options)
+            result = await send(params, options)
         except MethodNotFound:
             if not await client._tool_tasks.turns_out_required(name, options):
                 raise
@@ -132,7 +142,8 @@ async def _made_in_session(
     if handle.id is None:
         plain: Outcome = lease.era.unstructure(await handle.result())
         return plain
-    return await handle.wait_or_cancel(options, began)
+    async with messages_passed_on(lease.ctx, lease.connection, handle.send):
+        return await handle.wait_or_cancel(options, began)
 
 
 async def _waited(
@@ -154,7 +165,43 @@ async def _waited(
         return {key: era.unstructure(each) for key, each in answers.items()}
 
     handle = TaskHandle(tasks, look.status.id, read, first=look)
-    return await handle.wait_or_cancel(options, began, answer)
+    async with messages_passed_on(ctx, connection, handle.send):
+        return await handle.wait_or_cancel(options, began, answer)
+
+
+@asynccontextmanager
+async def messages_passed_on(
+    ctx: Context[Any], connection: UpstreamConnection, send: Callable[[Any], Awaitable[None]]
+) -> AsyncIterator[None]:
+    """Passes messages of the caller on, one after the other, while the block runs; what does not arrive is logged.
+
+    Where the caller's call became a task it has its answer already: it learns of no failure.
+    """
+    inbox = ctx.inbox
+    if not inbox.is_open:
+        yield
+        return
+    scope, ended = trio.CancelScope(), trio.Event()
+
+    async def pass_on() -> None:
+        try:
+            with scope:
+                async for message in inbox:
+                    try:
+                        await send(message)
+                    except McpError as error:
+                        log.warning("a message to a call did not reach the upstream", error=str(error))
+        finally:
+            ended.set()
+
+    connection.client._subscriptions.run_owned(pass_on)
+    try:
+        yield
+    finally:
+        scope.cancel(reason="the call has ended")
+        with trio.CancelScope(shield=True):
+            # It ends at once: it sends a cancellation, and waits for nothing.
+            await ended.wait()
 
 
 def _with_tasks(options: CallOptions) -> CallOptions:

@@ -36,6 +36,7 @@ from mcp_actors._server.approvals import approve
 from mcp_actors._server.failures import failed
 from mcp_actors._server.inbox import CallLink, token_of
 from mcp_actors._server.questions import missing_capability
+from mcp_actors._server.streams import shown
 from mcp_actors._wire.codec import encode_value
 from mcp_actors.errors import (
     URL_ELICITATION_REQUIRED,
@@ -55,7 +56,7 @@ from mcp_actors.errors import (
 from mcp_actors.gateway.call_options import call_options
 from mcp_actors.gateway.callbacks import is_asked_by_result
 from mcp_actors.gateway.connections import ASKING_CAPABILITIES
-from mcp_actors.gateway.forwarded_tasks import made_with_tasks
+from mcp_actors.gateway.forwarded_tasks import made_with_tasks, messages_passed_on
 from mcp_actors.gateway.held_calls import HeldCall
 from mcp_actors.gateway.results import asks_for_input, failure_for_client, failure_of, result_for_caller
 from mcp_actors.gateway.routes import Route
@@ -320,11 +321,9 @@ async def _sent(lease: Lease, params: dict[str, Any], needs_key: bool) -> tuple[
             def finish(later: Context[Any], result: dict[str, Any]) -> Any:
                 return result_for_caller(later, lease, result)
 
-            result, is_answer = await made_with_tasks(lease, params, options, finish)
-        elif ctx.method == "tools/call" and (link := CallLink.of(ctx.call)) is not None:
-            result = await _streamed(lease, params, options, link)
+            result, is_answer = await made_with_tasks(lease, params, options, partial(_called, lease), finish)
         else:
-            result = await connection.client._requests.send(ctx.method, params, options)
+            result = await _called(lease, params, options)
     except McpError as error:
         if isinstance(error, ConnectionLost) and _is_made_again(lease, error, options):
             raise
@@ -333,13 +332,42 @@ async def _sent(lease: Lease, params: dict[str, Any], needs_key: bool) -> tuple[
     return result, is_answer
 
 
-async def _streamed(
-    lease: Lease, params: dict[str, Any], options: CallOptions, link: CallLink
-) -> dict[str, Any]:
-    """Makes a request of a client that takes parts: these are passed on, and its messages to the call.
+async def _called(lease: Lease, params: dict[str, Any], options: CallOptions) -> dict[str, Any]:
+    """Makes a request; of a call that can be sent messages they are passed on, and the parts of the result come back.
 
     The upstream is told what is read as the client tells it here, so that a slow client holds the function there.
     """
+    ctx, client = lease.ctx, lease.connection.client
+    if ctx.method == "tools/call":
+        if (link := CallLink.of(ctx.call)) is not None:
+            return await _streamed(lease, params, options, link)
+        if ctx.inbox.is_open:
+            return await _called_by_task(lease, params, options)
+    return await client._requests.send(ctx.method, params, options)
+
+
+async def _called_by_task(lease: Lease, params: dict[str, Any], options: CallOptions) -> dict[str, Any]:
+    """Makes the call of a task of the gateway, whose parts are the messages of its state."""
+    ctx, client = lease.ctx, lease.connection.client
+    stream = PartStream(client._requests, options)
+    sent = attrs.evolve(options, meta={**(options.meta or {}), **stream.meta})
+    call = partial(client._requests.send, "tools/call", params, sent)
+    number = 0
+    async with (
+        streamed(stream, client._subscriptions.run_owned, call),
+        messages_passed_on(ctx, lease.connection, stream.send),
+    ):
+        while (part := await stream.next_part()) is not None:
+            number += 1
+            await ctx.progress(number, message=shown(part))
+        result: dict[str, Any] = stream.outcome
+        return result
+
+
+async def _streamed(
+    lease: Lease, params: dict[str, Any], options: CallOptions, link: CallLink
+) -> dict[str, Any]:
+    """Makes a request of a client that takes parts."""
     client = lease.connection.client
     stream = PartStream(client._requests, options)
     sent = attrs.evolve(options, meta={**(options.meta or {}), **stream.meta})

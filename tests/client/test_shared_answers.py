@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,13 +12,16 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from mcp_actors import Client, RpcError, Server
+from mcp_actors import Client, Context, RpcError, Server
 from mcp_actors._client.cache import SharedAnswers
 from mcp_actors.auth import BearerToken
 from mcp_actors.errors import CallTimeout, ConnectionLost, SharedStateUnavailable
 from mcp_actors.shared import MemoryShared, shared_state
 from mcp_actors.testing import ScriptedPeer
+from mcp_transports.http.server import HttpServerTransport
+from tests.redis_server import RedisServer
 from tests.scripted_peers import MODERN, fail, notify, reply, scripted
+from tests.transports.http.protected import resource_server
 
 VERSIONS = pytest.mark.parametrize("version", [MODERN, "2025-11-25"])
 
@@ -360,3 +364,82 @@ def test_only_what_has_a_url_is_shared() -> None:
         Client(Server("s"), cache=MemoryShared())
     with pytest.raises(TypeError, match="cache"):
         Client("memory:x", cache="sqlite:x.db")  # type: ignore[arg-type]
+
+
+# What one process does: it lists the tools, and where answers are private it reads a resource that names the caller.
+PROGRAM = """
+import sys
+import trio
+from mcp_actors import Client
+from mcp_actors.auth import BearerToken
+from mcp_actors.shared import shared_state
+
+url, place, token, is_known, scope = sys.argv[1:]
+
+async def main():
+    auth = BearerToken(token if is_known == "known" else lambda: token)
+    async with Client(url, era="modern", cache=shared_state(place), auth=auth) as client:
+        names = [each.name for each in (await client.list_tools()).tools]
+        if scope == "private":
+            names.append((await client.read_resource("x://me")).text)
+        print(*names)
+
+trio.run(main)
+"""
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("scope", ["public", "private"])
+async def test_processes_with_different_tokens_share_what_is_public_alone(scope: str, tmp_path: Path) -> None:
+    await share_between_processes(scope, f"sqlite:{tmp_path}/cache.db")
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("scope", ["public", "private"])
+async def test_processes_share_as_much_in_redis(scope: str, redis_server: RedisServer) -> None:
+    await share_between_processes(scope, redis_server.url)
+
+
+async def share_between_processes(scope: Any, place: str) -> None:
+    """Runs processes one after the other, each with the token of a caller, and looks at what reached the server."""
+    asked: list[str] = []
+    server = Server("s", ttl_ms=600_000, cache_scope=scope)
+    server.add_tool(lambda: None, name="t")
+
+    @server.middleware
+    async def note(ctx: Any, call_next: Any) -> Any:
+        if ctx.method in ("tools/list", "resources/read"):
+            asked.append(f"{ctx.method} {ctx.principal.subject}")
+        return await call_next()
+
+    @server.resource("x://me", name="me")
+    async def me(ctx: Context) -> str:
+        assert ctx.principal is not None
+        return ctx.principal.subject
+
+    transport = HttpServerTransport("http://127.0.0.1:0/mcp", auth=resource_server())
+    async with trio.open_nursery() as nursery:
+        (url,) = await nursery.start(server.serve, transport)
+
+        async def run(token: str, is_known: str = "known") -> str:
+            command = [sys.executable, "-c", PROGRAM, url, place, token, is_known, scope]
+            with trio.fail_after(60):
+                done = await trio.run_process(command, capture_stdout=True)
+            return done.stdout.decode().strip()
+
+        def requests_of(*callers: str) -> list[str]:
+            return [f"{method} {who}" for who in callers for method in ("tools/list", "resources/read")]
+
+        if scope == "public":
+            assert [await run("ann"), await run("bob"), await run("bob", "asked for")] == ["t"] * 3
+            assert asked == ["tools/list ann"]
+        else:
+            assert [await run("ann"), await run("bob")] == ["t ann", "t bob"]
+            assert asked == requests_of("ann", "bob")
+            asked.clear()
+            assert [await run("ann"), await run("bob")] == ["t ann", "t bob"]
+            assert asked == []
+            # Another token of the same caller may have other scopes, and one that a function returns may be anyone's.
+            assert [await run("ann-renewed"), await run("bob", "asked for")] == ["t ann", "t bob"]
+            assert asked == requests_of("ann", "bob")
+        nursery.cancel_scope.cancel()

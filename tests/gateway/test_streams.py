@@ -25,7 +25,7 @@ each_pair = pytest.mark.parametrize(("mine", "theirs"), EACH)
 class Behind:
     """A gateway before a server with tools that yield."""
 
-    def __init__(self, theirs: str) -> None:
+    def __init__(self, theirs: str, *, has_tasks: bool = False) -> None:
         server = Server("behind")
         self.gateway = Gateway([Upstream(name="u", target=server, era=theirs)])
         self.yielded = 0
@@ -50,6 +50,24 @@ class Behind:
         @server.tool
         async def plain(a: int) -> str:
             return str(a + 1)
+
+        if has_tasks:
+
+            @server.tool(task="optional")
+            async def planned(ctx: Context) -> AsyncIterator[str]:
+                async for message in ctx.inbox:
+                    if message == "stop":
+                        return
+                    yield f"got {message}, "
+
+            @server.tool(task="required")
+            async def task_alone(ctx: Context) -> str:
+                taken = []
+                async for message in ctx.inbox:
+                    if message == "stop":
+                        break
+                    taken.append(message)
+                return str(taken)
 
 
 @each_pair
@@ -82,8 +100,11 @@ async def test_leaving_the_block_closes_the_function_behind(
 
 
 @each_pair
-async def test_messages_pass_in_order(mine: str, theirs: str, autojump_clock: MockClock) -> None:
-    async with Client(Behind(theirs).gateway, era=mine) as client:
+@pytest.mark.parametrize("has_tasks", [False, True])
+async def test_messages_pass_in_order(
+    mine: str, theirs: str, has_tasks: bool, autojump_clock: MockClock
+) -> None:
+    async with Client(Behind(theirs, has_tasks=has_tasks).gateway, era=mine) as client:
         async with client.stream_tool("u_steered") as stream:
             for message in (1, 2, 3):
                 await stream.send(message)
@@ -132,3 +153,26 @@ async def test_a_part_comes_once_although_its_function_begins_again_to_take_an_a
                     await stream.send("after")
     assert parts == ["before", "0", "1", *["x" * PART] * 100, "after"]
     assert stream.result.text == "".join(parts)
+
+
+@pytest.mark.parametrize(("mine", "theirs"), [each for each in EACH if each != ("legacy", "modern")])
+@pytest.mark.parametrize(
+    ("name", "whole"), [("u_planned", "got 1, got 2, got 3, "), ("u_task_alone", "[1, 2, 3]")]
+)
+async def test_messages_to_a_task_pass_in_order(
+    mine: str, theirs: str, name: str, whole: str, autojump_clock: MockClock
+) -> None:
+    """The task is one of the gateway, whatever the call behind it is: a plain one, or a task of the server.
+
+    A client with a session has no task where the server has none: there the gateway waits until the task has ended.
+    """
+    async with Client(Behind(theirs, has_tasks=True).gateway, era=mine) as client:
+        assert name in [each.name async for each in client.tools()]
+        task = await client.start_tool(name)
+        for message in (1, 2, 3):
+            await task.send(message)
+        await task.send("stop")
+        with trio.fail_after(60):
+            assert (await task.result()).text == whole
+        with pytest.raises(CallEnded):
+            await task.send("late")

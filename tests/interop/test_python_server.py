@@ -7,6 +7,7 @@ that out by itself.
 from __future__ import annotations
 
 import json
+from uuid import uuid4
 
 import pytest
 import trio
@@ -24,6 +25,7 @@ TABLE = [
 ]
 every_row = rows("python", *TABLE)
 modern_rows = rows("python", *TABLE, without=["legacy", "auto"])
+both_eras = rows("python", *[row for row in TABLE if row[0] != "ws" and row[1] != "auto"])
 
 
 @every_row
@@ -133,6 +135,22 @@ async def test_python_server_change_notifications(target: str, era: str) -> None
                 break
             (contents,) = (await client.read_resource(WATCHED)).contents
             assert contents.text == "new"
+
+
+@both_eras
+async def test_python_server_tools_are_watched(target: str, era: str) -> None:
+    grown = f"grown_{uuid4().hex}"
+    with trio.fail_after(LIMIT):
+        async with Client(target, era=era) as client, client.watch_tools() as tools:
+            first = await anext(tools)
+            assert "echo" in {tool.name for tool in first.added}
+            await client.call_tool("grow", {"name": grown})
+            async for change in tools:
+                # Another test may have had it grow before.
+                assert not change.removed
+                if grown in {tool.name for tool in change.added}:
+                    assert grown in {tool.name for tool in change.all}
+                    break
 
 
 @modern_rows

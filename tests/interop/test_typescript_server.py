@@ -6,6 +6,7 @@ Over stdio and Streamable HTTP: that SDK serves no HTTP+SSE any more.
 from __future__ import annotations
 
 import json
+from uuid import uuid4
 
 import pytest
 import trio
@@ -19,6 +20,7 @@ WATCHED = "test://watched-resource"
 TABLE = [(binding, era) for binding in ("stdio", "http") for era in ("legacy", "modern", "auto")]
 every_row = rows("typescript", *TABLE)
 modern_rows = rows("typescript", *TABLE, without=["legacy", "auto"])
+both_eras = rows("typescript", *TABLE, without=["auto"])
 
 
 @every_row
@@ -95,6 +97,22 @@ async def test_change_notifications(target: str, era: str) -> None:
                 break
             (contents,) = (await client.read_resource(WATCHED)).contents
             assert contents.text == "new"
+
+
+@both_eras
+async def test_tools_are_watched(target: str, era: str) -> None:
+    grown = f"grown_{uuid4().hex}"
+    with trio.fail_after(LIMIT):
+        async with Client(target, era=era) as client, client.watch_tools() as tools:
+            first = await anext(tools)
+            assert "echo" in {tool.name for tool in first.added}
+            await client.call_tool("grow", {"name": grown})
+            async for change in tools:
+                # Another test may have had it grow before.
+                assert not change.removed
+                if grown in {tool.name for tool in change.added}:
+                    assert grown in {tool.name for tool in change.all}
+                    break
 
 
 @every_row

@@ -177,6 +177,15 @@ async def touch(text: str, ctx: Context) -> str:
     return "touched"
 
 
+@server.tool()
+async def grow(name: str, ctx: Context) -> str:
+    """Adds a tool, and tells both those who subscribe and the session."""
+    server.add_tool(test_simple_text, name=name)
+    await ctx.notify_tools_changed()
+    await ctx.session.send_tool_list_changed()
+    return "grown"
+
+
 @server.resource("test://static-text", name="static-text", mime_type="text/plain")
 async def static_text() -> str:
     """A text."""

@@ -22,6 +22,8 @@ const WATCHED = `${SCHEME}://watched-resource`;
 const RETRY = 200; // milliseconds until a client may come back for the rest of a stream
 const state = { sleeping: 0, slept: 0, cancelled: 0 };
 let watched = 'Watched resource content';
+const grown = [];
+let tellAboutTools = () => {};
 let tellAboutWatched = (server) => server.server.sendResourceUpdated({ uri: WATCHED });
 const text = (value) => ({ content: [{ type: 'text', text: value }] });
 
@@ -112,6 +114,19 @@ function build() {
             return text('touched');
         }
     );
+    const registerGrown = (name) => server.registerTool(name, { description: 'Grown' }, async () => text(name));
+    grown.forEach(registerGrown);
+    server.registerTool(
+        'grow',
+        { description: 'Adds a tool', inputSchema: z.object({ name: z.string() }) },
+        async ({ name }) => {
+            grown.push(name);
+            // A session is told of it by that.
+            registerGrown(name);
+            tellAboutTools();
+            return text('grown');
+        }
+    );
     server.registerTool('log', { description: 'Logs' }, async (ctx) => {
         await ctx.mcpReq.log('info', 'a message');
         return text('logged');
@@ -147,6 +162,7 @@ const eventStore = {
 function serveHttp() {
     const handler = createMcpHandler(build, { legacy: 'reject' });
     tellAboutWatched = () => handler.notify.resourceUpdated(WATCHED);
+    tellAboutTools = () => handler.notify.toolsChanged();
     const modern = toNodeHandler(handler);
     const sessions = new Map();
 
