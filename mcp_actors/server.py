@@ -953,9 +953,13 @@ class Server(Generic[StateT]):
                 shared=shared,
             )
             scope.kept = await stack.enter_async_context(kept_values(self._features.overrides))
-            self._features.start_ahead(scope)
+            self._start_ahead(scope)
             await stack.enter_async_context(LiveMounts(self, scope, self._runtime.calls))
             yield scope
+
+    def _start_ahead(self, scope: ServerScope) -> None:
+        """Starts the processes of isolated functions."""
+        self._features.start_ahead(scope)
 
     async def _entered_lifespan(self, stack: AsyncExitStack) -> Any:
         """Enters the lifespan, which ``stack`` leaves, and returns what ``ctx.state`` is then."""
