@@ -466,9 +466,11 @@ class Server(Generic[StateT]):
                 model so; ``turn``, a text such as ``"{path}"``, a plain function of context and arguments, or a `Turn`,
                 has calls with the same key run one after the other; ``isolate="process"`` runs the function in a
                 process of its own, which is killed when the call is cancelled, and ``memory``, in bytes, and ``cpu``,
-                in seconds of processor time, bound a call there; ``scopes``, a list, are those that a caller needs,
-                all of them, see `InsufficientScope`: callers over HTTP and WebSocket have those of their principal,
-                and over other bindings nothing is checked; ``visible`` and ``auth`` are plain functions of the
+                in seconds of processor time, bound a call there; ``lifespan``, a function with one yield that
+                contextlib decorates, is entered once in each such process, and ``ctx.state`` is its value; ``scopes``,
+                a list, are those that a caller needs, all of them, see `InsufficientScope`: callers over HTTP and
+                WebSocket have those of their principal, and over other bindings nothing is checked;
+                ``visible`` and ``auth`` are plain functions of the
                 `Caller` and the `Component`, which run on the event loop: what ``visible`` denies is not listed, and
                 a call is answered as that of an unknown
                 name; what ``auth`` denies is not listed either, and a call raises `NotAllowed`, or the `RpcError`
@@ -951,9 +953,13 @@ class Server(Generic[StateT]):
                 shared=shared,
             )
             scope.kept = await stack.enter_async_context(kept_values(self._features.overrides))
-            self._features.start_ahead(scope)
+            self._start_ahead(scope)
             await stack.enter_async_context(LiveMounts(self, scope, self._runtime.calls))
             yield scope
+
+    def _start_ahead(self, scope: ServerScope) -> None:
+        """Starts the processes of isolated functions."""
+        self._features.start_ahead(scope)
 
     async def _entered_lifespan(self, stack: AsyncExitStack) -> Any:
         """Enters the lifespan, which ``stack`` leaves, and returns what ``ctx.state`` is then."""

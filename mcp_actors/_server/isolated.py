@@ -1,7 +1,8 @@
 """The process that runs functions of tools for a server: ``isolate="process"``.
 
 `main` is what it runs. It imports the modules of the functions, and then runs one call after the other, in its first
-thread; a second thread reads what the server sends. When that ends, the server is gone, and the process ends at once.
+thread; a second thread reads what the server sends. When that ends, nobody waits for a function that runs, and the
+process ends at once; one that runs none closes its lifespans, and has `CLOSE_TIME` seconds for that.
 
 The process bounds itself for each call: its memory by ``RLIMIT_DATA``, counted from what it had before, and its
 processor time by ``ITIMER_PROF``, whose signal ends it. What a system lacks of that bounds nothing there.
@@ -12,17 +13,21 @@ from __future__ import annotations
 import contextvars
 import importlib
 import importlib.util
+import inspect
 import os
+import queue
 import signal
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from functools import partial
 from types import ModuleType
 from typing import Any, NoReturn
 
 import msgspec
+import outcome
 import trio
 
 from mcp_actors import types as t
@@ -41,6 +46,7 @@ from mcp_actors._server.isolated_messages import (
     SCRIPT,
     Done,
     FunctionPlace,
+    LifespanPlace,
     ProcessReady,
     ProcessRun,
     newest_era,
@@ -72,7 +78,7 @@ def _leave(server: object) -> NoReturn:
     raise _ProcessWouldRun
 
 
-def load(place: FunctionPlace) -> Callable[..., Any]:
+def load(place: FunctionPlace | LifespanPlace) -> Callable[..., Any]:
     """Returns a function, and imports its module.
 
     Raises:
@@ -88,7 +94,7 @@ def load(place: FunctionPlace) -> Callable[..., Any]:
     return call
 
 
-def _module(place: FunctionPlace) -> ModuleType:
+def _module(place: FunctionPlace | LifespanPlace) -> ModuleType:
     known = sys.modules.get(place.module)
     if known is not None:
         return known
@@ -129,6 +135,96 @@ def _spec_of(module: str, file: str) -> Any:
         # It is a script, or has a name that only the server's process knows.
         return importlib.util.spec_from_file_location(module, file)
     return importlib.util.spec_from_file_location(module, file)
+
+
+# -- Lifespans ---
+
+
+_InLoop = Callable[[Callable[[], Any]], Any]
+
+
+def _is_async_block(make: Callable[[], Any]) -> bool:
+    return inspect.isasyncgenfunction(inspect.unwrap(make))
+
+
+class _Lifespan:
+    """A lifespan that is open: its value, and how ``async`` functions of tools run that name it.
+
+    A plain one is opened in the thread that runs plain functions. One that is ``async`` has a loop in a thread of its
+    own, in which the ``async`` functions run, too: what it has opened belongs to that loop.
+
+    Args:
+        make: Makes the context manager.
+        loop: ``"asyncio"``, or ``None`` for Trio.
+
+    Raises:
+        Exception: What opening it raises.
+    """
+
+    def __init__(self, make: Callable[[], Any], loop: str | None) -> None:
+        self._make = make
+        self._stack = ExitStack()
+        self._opened: queue.SimpleQueue[outcome.Outcome[Any]] = queue.SimpleQueue()
+        self._is_open = False
+        self._leave: Callable[[], object] = bool
+        self.run: _InLoop | None = None
+        """Runs an ``async`` function; ``None`` for one that is plain, beside which each call has a loop of its own."""
+        self.value: Any = None
+        if not _is_async_block(make):
+            self.value = self._stack.enter_context(make())
+            return
+        hold = self._hold_in_trio if loop is None else self._hold_in_asyncio
+        self._thread = threading.Thread(
+            target=importlib.import_module(loop or "trio").run,
+            args=(hold,) if loop is None else (hold(),),
+            name="mcp-actors lifespan",
+            daemon=True,
+        )
+        self._thread.start()
+        self.value = self._opened.get().unwrap()
+
+    async def _hold_in_trio(self) -> None:
+        left, token = trio.Event(), trio.lowlevel.current_trio_token()
+        self.run = lambda call: trio.from_thread.run(outcome.acapture, call, trio_token=token).unwrap()
+        self._leave = partial(trio.from_thread.run_sync, left.set, trio_token=token)
+        await self._hold(left)
+
+    async def _hold_in_asyncio(self) -> None:
+        asyncio = importlib.import_module("asyncio")
+        left, loop = asyncio.Event(), asyncio.get_running_loop()
+        submit = asyncio.run_coroutine_threadsafe
+        self.run = lambda call: submit(outcome.acapture(call), loop).result().unwrap()
+        self._leave = partial(loop.call_soon_threadsafe, left.set)
+        await self._hold(left)
+
+    async def _hold(self, left: Any) -> None:
+        found = await outcome.acapture(self._held, left)
+        if not self._is_open:
+            self._opened.put(found)
+            return
+        if isinstance(found, outcome.Error):
+            _log_lifespan(found.error)
+        if not left.is_set():
+            # What it has opened is gone: another process opens it again.
+            logging.flush_to_stderr()
+            os._exit(1)
+
+    async def _held(self, left: Any) -> None:
+        async with self._make() as value:
+            self._is_open = True
+            self._opened.put(outcome.Value(value))
+            await left.wait()
+
+    def close(self) -> None:
+        """Leaves it, and waits for that."""
+        self._stack.close()
+        if self.run is not None:
+            self._leave()
+            self._thread.join()
+
+
+def _log_lifespan(error: BaseException) -> None:
+    logging.log.error("a lifespan of isolated functions has failed", exc_info=error)
 
 
 # -- One call ---
@@ -199,6 +295,7 @@ class _ProcessCalls:
         self._channel = channel
         self._places: dict[int, FunctionPlace] = {}
         self._functions: dict[int, _ProcessFunction] = {}
+        self._lifespans: dict[tuple[str, str, str | None], _Lifespan] = {}
         self._usual_threads: set[int] = set()
 
     def know(self, place: FunctionPlace) -> None:
@@ -212,6 +309,33 @@ class _ProcessCalls:
             found = self._functions[id] = _ProcessFunction.at(self._places[id])
         return found
 
+    def lifespan(self, place: FunctionPlace) -> _Lifespan | None:
+        """Returns the lifespan that a function needs, and opens it if need be; raises what that raises."""
+        if place.lifespan is None:
+            return None
+        make = load(place.lifespan)
+        key = place.lifespan.module, place.lifespan.name, place.loop if _is_async_block(make) else None
+        found = self._lifespans.get(key)
+        if found is None:
+            found = self._lifespans[key] = _Lifespan(make, place.loop)
+        return found
+
+    def open_ahead(self) -> None:
+        """Opens the lifespans of all functions. A call that needs one that has failed opens it again."""
+        for each in self._places.values():
+            try:
+                self.lifespan(each)
+            except Exception as error:
+                _log_lifespan(error)
+
+    def close(self) -> None:
+        """Closes the lifespans, the last one first."""
+        for each in reversed(self._lifespans.values()):
+            try:
+                each.close()
+            except Exception as error:
+                _log_lifespan(error)
+
     def note_threads(self) -> None:
         """Takes the threads that there are for those that modules have started."""
         self._usual_threads = {each.native_id or 0 for each in threading.enumerate()}
@@ -220,16 +344,24 @@ class _ProcessCalls:
         """Runs one call, and returns how it has ended."""
         try:
             function = self.function(run.function)
+            lifespan = self.lifespan(function.place)
         except BaseException as error:
             return _failed(error)
         self.note_threads()
-        context = context_of(run.caller, self._channel)
-        done = contextvars.copy_context().run(self._called, function, context, run.arguments)
+        state, in_loop = (None, None) if lifespan is None else ((lifespan.value,), lifespan.run)
+        context = context_of(run.caller, self._channel, state)
+        done = contextvars.copy_context().run(self._called, function, context, run.arguments, in_loop)
         if not done.retires and self._has_left_threads():
             done = msgspec.structs.replace(done, retires=True)
         return done
 
-    def _called(self, function: _ProcessFunction, context: IsolatedContext, given: dict[str, Any]) -> Done:
+    def _called(
+        self,
+        function: _ProcessFunction,
+        context: IsolatedContext,
+        given: dict[str, Any],
+        in_loop: _InLoop | None,
+    ) -> Done:
         current.set(context)
         _observe(context)
         place = function.place
@@ -239,16 +371,16 @@ class _ProcessCalls:
                 arguments[function.context_name] = context
             call = partial(function.call, **arguments)
             with _ProcessBounds(place.memory, place.cpu):
-                value = _value_of(call, place.loop)
+                value = _value_of(call, place.loop, in_loop)
                 return _sent(function, value)
         except BaseException as error:
             return _failed(error)
 
     def _has_left_threads(self) -> bool:
-        # Trio keeps threads that have ended their work, under this name; ours write the log.
+        # Trio and asyncio keep threads that have ended their work, under these names; ours write the log.
         return any(
             (each.native_id or 0) not in self._usual_threads
-            and not each.name.startswith(("Trio thread", "mcp-actors "))
+            and not each.name.startswith(("Trio thread", "asyncio_", "mcp-actors "))
             for each in threading.enumerate()
         )
 
@@ -279,7 +411,9 @@ def _carry_on(place: str, argument: Any) -> None:
     getattr(importlib.import_module(module), name)(argument)
 
 
-def _value_of(call: Callable[[], Any], loop: str | None) -> Any:
+def _value_of(call: Callable[[], Any], loop: str | None, in_loop: _InLoop | None) -> Any:
+    if in_loop is not None and (loop is not None or is_async(call)):
+        return in_loop(call)
     if loop is not None:
         return importlib.import_module(loop).run(_awaited(call))
     if is_async(call):
@@ -371,18 +505,23 @@ def main() -> None:
         sys.stderr.write(raised.value[2] if raised.kind == "raised" else "")
         sys.stderr.flush()
         os._exit(1)
-    channel.send(ProcessReady())
+    calls.open_ahead()
     own = os.getpid()
-    while True:
-        message = channel.calls.get()
+    channel.is_idle = True
+    channel.send(ProcessReady())
+    while (message := channel.calls.get()) is not None:
         if isinstance(message, FunctionPlace):
             calls.know(message)
         else:
+            channel.is_idle = False
             done = calls.run(message)
+            channel.is_idle = True
             if os.getpid() != own:
                 # The function has forked, and returns in the copy as well, which has the same pipe.
                 os._exit(0)
             channel.send(msgspec.structs.replace(done, number=message.number))
+    calls.close()
+    logging.flush_to_stderr()
 
 
 def _taken_over() -> tuple[int, int]:

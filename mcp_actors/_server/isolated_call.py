@@ -19,6 +19,7 @@ from mcp_actors._eras.era import ValueResult
 from mcp_actors._server.context import Context
 from mcp_actors._server.failures import ProcessEnded, RaisedElsewhere
 from mcp_actors._server.isolated_messages import (
+    CLOSE_TIME,
     MOST_BYTES,
     Done,
     FromProcess,
@@ -294,18 +295,29 @@ class IsolatedProcess:
         if call is not None:
             call.woken.set()
 
-    def kill(self, reason: tuple[str, str] | None = None) -> None:
+    def kill(self, reason: tuple[str, str]) -> None:
         """Ends it, with everything that it has started."""
+        self._started.kill()
+        self.retire(reason)
+
+    def retire(self, reason: tuple[str, str]) -> None:
+        """Has its own task end it."""
         self.is_retired = self.was_used = True
         self._reason = self._reason or reason
-        self._started.kill()
         # Its pipe does not end with it when it has forked a process that has left its group.
         self._patience.cancel(reason="the process was ended")
 
-    async def end(self) -> None:
-        """Ends it, and waits until it is gone, `_REAP_TIME` seconds at most. Not cancellable."""
+    async def end(self, *, in_order: bool) -> None:
+        """Ends it, and waits until it is gone, `_REAP_TIME` seconds at most. Not cancellable.
+
+        Args:
+            in_order: Whether it has `CLOSE_TIME` seconds before, if it runs no function, to close what it has opened.
+        """
         self.is_retired = True
         with trio.CancelScope(shield=True):
+            if in_order and self._function is None:
+                with trio.move_on_after(CLOSE_TIME):
+                    await self._started.leave()
             code = await self._started.end()
             await self._channel.aclose()
         call, function = self._call, self._function

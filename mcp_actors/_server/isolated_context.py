@@ -22,6 +22,7 @@ from mcp_actors._eras.server_negotiation import era_of
 from mcp_actors._server.context import SyncContext
 from mcp_actors._server.invoke import is_async
 from mcp_actors._server.isolated_messages import (
+    CLOSE_TIME,
     LONGEST_TEXT,
     FunctionPlace,
     ProcessAnswer,
@@ -161,14 +162,17 @@ class _MethodName(msgspec.Struct):
 class IsolatedContext(SyncContext, kw_only=True):
     """The `Context` of a function in a process of its own.
 
-    In a plain function its methods wait; in an ``async def`` they are awaited, in either loop. ``ctx.state``,
-    ``ctx.server``, ``ctx.session``, ``ctx.request``, ``ctx.extensions`` and ``ctx.user_state`` are in the server's
-    process: they raise `LocalProtocolError` here.
+    In a plain function its methods wait; in an ``async def`` they are awaited, in either loop. ``ctx.state`` is the
+    value of the lifespan that the tool names, if it names one. What is in the server's process raises
+    `LocalProtocolError` here: ``ctx.state`` without that, ``ctx.server``, ``ctx.session``, ``ctx.request``,
+    ``ctx.extensions`` and ``ctx.user_state``.
     """
 
     _channel: Channel
     _caller: ProcessCaller
     _ends: float = math.inf
+    _lifespan: tuple[Any] | None = None
+    """The value of the lifespan that the tool names."""
 
     @property
     def deadline(self) -> float:
@@ -188,7 +192,11 @@ class IsolatedContext(SyncContext, kw_only=True):
 
     @property
     def state(self) -> Any:
-        raise _elsewhere("ctx.state", "make what it needs at the top of the module, once for each process")
+        if self._lifespan is not None:
+            return self._lifespan[0]
+        raise _elsewhere(
+            "ctx.state", "open what it needs in the lifespan= of the tool, once for each process"
+        )
 
     @property
     def server(self) -> Any:
@@ -282,8 +290,10 @@ def _elsewhere(what: str, instead: str = "pass what it needs as an argument") ->
     )
 
 
-def context_of(caller: ProcessCaller, channel: Channel) -> IsolatedContext:
-    """Returns the context of a call."""
+def context_of(
+    caller: ProcessCaller, channel: Channel, lifespan: tuple[Any] | None = None
+) -> IsolatedContext:
+    """Returns the context of a call. ``lifespan`` has the value of the one that its tool names."""
     era = era_of(caller.version)
     peer = Peer(era, caller.capabilities, caller.info, caller.log_level)
     principal = None if caller.principal is None else _principal(caller.principal)
@@ -291,7 +301,9 @@ def context_of(caller: ProcessCaller, channel: Channel) -> IsolatedContext:
     call: Any = _IsolatedCall(caller.id, invocation, _ProcessOwner(caller.session))
     ends = math.inf if caller.seconds is None else time.monotonic() + caller.seconds
     nothing: Any = None
-    return IsolatedContext(call, {}, nothing, {}, _channel=channel, _caller=caller, _ends=ends)
+    return IsolatedContext(
+        call, {}, nothing, {}, _channel=channel, _caller=caller, _ends=ends, _lifespan=lifespan
+    )
 
 
 def _principal(members: dict[str, Any]) -> Principal:
@@ -341,7 +353,10 @@ class Channel:
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
         self._waiters: dict[int, _ProcessWaiter] = {}
-        self.calls: queue.SimpleQueue[ProcessRun | FunctionPlace] = queue.SimpleQueue()
+        self.calls: queue.SimpleQueue[ProcessRun | FunctionPlace | None] = queue.SimpleQueue()
+        """What the server sends, and ``None`` when it sends nothing more."""
+        self.is_idle = False
+        """Whether nothing is lost if the process ends."""
         self._decoder = msgspec.json.Decoder(ToProcess)
 
     def send(self, message: Any) -> None:
@@ -387,7 +402,7 @@ class Channel:
         return msgspec.json.decode(line, type=ProcessAssignment)
 
     def read_all(self) -> None:
-        """Reads until the server is gone, and then ends the process; runs in a thread of its own."""
+        """Reads until the server is gone, and then has the process end; runs in a thread of its own."""
         while True:
             *lines, rest = bytes(self._partial).split(b"\n")
             self._partial = bytearray(rest)
@@ -411,6 +426,9 @@ class Channel:
         except OSError:
             data = b""
         if not data:
+            if self.is_idle:
+                self.calls.put(None)
+                time.sleep(CLOSE_TIME)
             # Whatever runs here, nobody waits for it any more.
             os._exit(0)
         self._partial += data

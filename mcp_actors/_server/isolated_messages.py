@@ -19,6 +19,7 @@ from mcp_actors.errors import RpcError
 from mcp_actors.supervision.logging import LogFormat, LogLevel
 
 __all__ = [
+    "CLOSE_TIME",
     "LONGEST_TEXT",
     "MOST_BYTES",
     "SCRIPT",
@@ -26,6 +27,7 @@ __all__ = [
     "FromProcess",
     "FunctionPlace",
     "IsolatedFunction",
+    "LifespanPlace",
     "ProcessAnswer",
     "ProcessAsk",
     "ProcessAssignment",
@@ -44,11 +46,22 @@ MOST_BYTES = 64 * 1024 * 1024
 """Bytes of one message between a server and a process: four of the longest that a client can send by default."""
 SCRIPT = "__mcp_main__"
 """The name under which the script of the server is imported, so that its part for ``__main__`` does not run."""
+CLOSE_TIME = 2.0
+"""Seconds that a process has to close what it has opened, once there is nothing left for it to do."""
 LONGEST_TEXT = 10_000
 """Characters of an exception's text that cross."""
 
 
 # -- The messages, from the server ---
+
+
+class LifespanPlace(msgspec.Struct, array_like=True, frozen=True):
+    """A lifespan, by the place where it is found, as a function."""
+
+    module: str
+    file: str | None
+    packages: tuple[tuple[str, tuple[str, ...]], ...]
+    name: str
 
 
 class FunctionPlace(msgspec.Struct, array_like=True, frozen=True, tag="function"):
@@ -68,6 +81,7 @@ class FunctionPlace(msgspec.Struct, array_like=True, frozen=True, tag="function"
     declares_output: bool
     memory: int | None
     cpu: float | None
+    lifespan: LifespanPlace | None
 
 
 class ProcessAssignment(msgspec.Struct, array_like=True, frozen=True, tag="assignment"):

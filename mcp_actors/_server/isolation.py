@@ -14,7 +14,8 @@ ends its process, or crashes it        is replaced
 has left threads behind                is replaced
 =====================================  ================================================================================
 
-A function is imported in the process by its module and qualified name; `mcp_actors._server.isolated` is the other side.
+A process that runs nothing when it is to end closes its lifespans first. A function is imported in the process by its
+module and qualified name; `mcp_actors._server.isolated` is the other side.
 Nothing is forked: a process is a new interpreter, on every system.
 """
 
@@ -42,7 +43,13 @@ from mcp_actors._server.invoke import (
     isolation_of_process,
 )
 from mcp_actors._server.isolated_call import IsolatedProcess
-from mcp_actors._server.isolated_messages import SCRIPT, FunctionPlace, IsolatedFunction, frame_of
+from mcp_actors._server.isolated_messages import (
+    SCRIPT,
+    FunctionPlace,
+    IsolatedFunction,
+    LifespanPlace,
+    frame_of,
+)
 from mcp_actors._server.process_start import Starter
 from mcp_actors.errors import LocalProtocolError, Overloaded
 from mcp_actors.supervision.containment import start_again
@@ -79,6 +86,7 @@ def isolated_function(
     isolate: object,
     memory: int | None,
     cpu: float | None,
+    lifespan: Callable[[], Any] | None,
     inline: bool,
     loop: Loop,
     takes_dict: bool,
@@ -103,7 +111,7 @@ def isolated_function(
         name = next(iter(provided_parameters(call)))
         raise TypeError(
             f'{_shown(call)}: what Depends makes for {name!r} is in the process of the server; with isolate="process" '
-            "make it in the function, or at the top of its module, once for each process"
+            "make it in the function, or in the lifespan= of the tool, once for each process"
         )
     module, file, packages = _module_of(call)
     place = FunctionPlace(
@@ -118,6 +126,7 @@ def isolated_function(
         declares_output,
         memory,
         cpu,
+        None if lifespan is None else _lifespan_place(lifespan),
     )
     place = msgspec.structs.replace(place, id=_ids.setdefault(frame_of(place).data, len(_ids) + 1))
     found = IsolatedFunction(tool, place, frame_of(place), _stamp(file))
@@ -127,6 +136,20 @@ def isolated_function(
         return await processes_of(ctx).run(ctx, found, arguments.given)
 
     return found, Function(run, inline=False)
+
+
+def _lifespan_place(lifespan: Callable[[], Any]) -> LifespanPlace:
+    body = inspect.unwrap(lifespan)
+    if body is lifespan or not (inspect.isasyncgenfunction(body) or inspect.isgeneratorfunction(body)):
+        raise TypeError(
+            "lifespan= is a function with one yield, decorated with contextlib.contextmanager or "
+            f"contextlib.asynccontextmanager, not {lifespan!r:.80}"
+        )
+    if any(each.default is each.empty for each in inspect.signature(body).parameters.values()):
+        raise TypeError(
+            f"the lifespan {_shown(lifespan)} takes no arguments: the server is not in the process that opens it"
+        )
+    return LifespanPlace(*_module_of(lifespan), lifespan.__qualname__)
 
 
 def keeping_given(
@@ -284,7 +307,12 @@ class Processes:
         self._is_closed = True
         for each in self._scopes:
             each.cancel(reason="the server has ended")
-        self._starter.close()
+        self._close_starter()
+
+    def _close_starter(self) -> None:
+        # Not before: Linux ends a process with the thread that has started it.
+        if self._is_closed and not self._all:
+            self._starter.close()
 
     def statistics(self) -> list[ProcessStatistics]:
         """Returns what each process does."""
@@ -337,7 +365,7 @@ class Processes:
                     continue
                 if process.takes(function):
                     return process
-                process.kill(("stale", "its module was loaded again"))
+                process.retire(("stale", "its module was loaded again"))
             if self._failure is not None:
                 raise ProcessEnded("start", f"{function.tool}: its process cannot be started", self._failure)
             await self._changed.park()
@@ -391,10 +419,11 @@ class Processes:
             self._freed(process)
             await process.read()
         finally:
-            self._all.discard(process)
             if process in self._idle:
                 self._idle.remove(process)
-            await process.end()
+            await process.end(in_order=place.is_ready)
+            self._all.discard(process)
+            self._close_starter()
             place.ended("server" if self._is_closed else "start" if failure is not None else process.ended)
         return None, process.was_used
 

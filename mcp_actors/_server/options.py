@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import timedelta
 from os import PathLike
 from typing import Any, Literal, TypedDict
@@ -64,6 +65,8 @@ class IsolationOptions(PromptOptions, total=False):
     """Bytes that a call of an isolated function may take, beyond what its process had before. On Linux."""
     cpu: float
     """Seconds of processor time that a call of an isolated function may take. Not on Windows."""
+    lifespan: Callable[[], AbstractContextManager[Any] | AbstractAsyncContextManager[Any]]
+    """What each process of an isolated function opens before its first call: ``ctx.state`` is its value."""
 
 
 class ToolOptions(IsolationOptions, total=False):
@@ -126,6 +129,7 @@ _TAKEN: dict[str, tuple[type | tuple[type, ...], str]] = {
     "isolate": (str, '"process", or leave it out'),
     "memory": (int, "a number of bytes"),
     "cpu": ((int, float), "a number of seconds"),
+    "lifespan": (Callable, "a function with one yield, decorated by contextlib"),  # type: ignore[dict-item]
     "task": (str, '"optional" or "required"'),
     "restartable": (bool, "True or False"),
     "confirm": _TEXT,

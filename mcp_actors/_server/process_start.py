@@ -67,6 +67,11 @@ class StartedProcess:
             # It has ended: there is no group, or macOS allows nobody to signal one that only waits to be reaped.
             self._process.kill()
 
+    async def leave(self) -> None:
+        """Says that nothing more is to be done, and waits until it has ended."""
+        await self.sink.aclose()
+        await self._exit_code()
+
     async def end(self) -> int | None:
         """Kills it, and waits until it is gone.
 

@@ -493,11 +493,20 @@ def _limited(function: Function, name: str, seconds: float) -> Function:
     return Function(limited, inline=False)
 
 
-def _bounds_in(options: dict[str, Any]) -> tuple[str, int | None, float | None] | None:
-    """Takes ``isolate``, ``memory`` and ``cpu`` out of the options; raises `ValueError` for bounds of nothing."""
-    isolate, memory, cpu = (options.pop(each, None) for each in ("isolate", "memory", "cpu"))
+_Bounds = tuple[str, int | None, float | None, Callable[[], Any] | None]
+
+
+def _bounds_in(options: dict[str, Any]) -> _Bounds | None:
+    """Takes out of the options what is for a process; raises `ValueError` if there is to be none."""
+    isolate, memory, cpu, lifespan = (
+        options.pop(each, None) for each in ("isolate", "memory", "cpu", "lifespan")
+    )
     if isolate is not None:
-        return isolate, memory, cpu
+        return isolate, memory, cpu, lifespan
+    if lifespan is not None:
+        raise ValueError(
+            'lifespan= of a tool is for its process: add isolate="process", or give it to Server(lifespan=)'
+        )
     if memory is not None or cpu is not None:
         raise ValueError('memory= and cpu= bound a process: add isolate="process"')
     return None
@@ -508,7 +517,7 @@ def _isolated(
     signature: Signature,
     name: str,
     bind: Callable[[dict[str, Any]], dict[str, Any]],
-    bounds: tuple[str, int | None, float | None],
+    bounds: _Bounds,
     *,
     schemas: tuple[Mapping[str, Any] | None, Mapping[str, Any] | None],
     inline: bool,
@@ -517,7 +526,7 @@ def _isolated(
 ) -> tuple[Any, Callable[[dict[str, Any]], dict[str, Any]], Function]:
     """A function that runs in processes, what binds its arguments, and what calls it."""
     isolation = ISOLATED["process"]()
-    isolate, memory, cpu = bounds
+    isolate, memory, cpu, lifespan = bounds
     input_schema, output_schema = schemas
     isolated, ready = isolation.isolated_function(
         call,
@@ -526,6 +535,7 @@ def _isolated(
         isolate=isolate,
         memory=memory,
         cpu=cpu,
+        lifespan=lifespan,
         inline=inline,
         loop=loop,
         takes_dict=input_schema is not None,

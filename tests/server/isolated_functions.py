@@ -10,6 +10,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,18 @@ from mcp_actors.errors import RpcError
 from mcp_actors.types import CallToolResult, ElicitFormParams, TextContent
 
 MIB = 1024 * 1024
+
+
+# What the process reads and writes of its lifespans.
+LIFE = Path(os.environ.get("ISOLATED_LIFE", os.devnull))
+
+
+@dataclass
+class Opened:
+    number: int
+    loop: Any = None
+    thread: int = 0
+    breaks: Any = None
 
 
 @dataclass
@@ -295,3 +309,80 @@ async def traced_on_trio(ctx: Context) -> list[str]:
 async def traced_on_asyncio(ctx: Context) -> list[str]:
     await asyncio.sleep(0)
     return traced(ctx)  # type: ignore[arg-type]
+
+
+def note(what: str) -> None:
+    with LIFE.open("a") as file:
+        file.write(f"{what} {os.getpid()}\n")
+
+
+@contextmanager
+def plain_block() -> Iterator[Opened]:
+    note("opened")
+    yield Opened(7, None, threading.get_ident())
+    note("closed")
+
+
+@asynccontextmanager
+async def trio_block() -> AsyncIterator[Opened]:
+    async def breaks() -> None:
+        await event.wait()
+        raise OSError("the connection is lost")
+
+    if LIFE.with_suffix(".away").exists():
+        raise OSError("the database is away")
+    event = trio.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(breaks)
+        note("opened")
+        yield Opened(8, trio.lowlevel.current_trio_token(), threading.get_ident(), event)
+        await trio.lowlevel.checkpoint()
+        note("closed")
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def asyncio_block() -> AsyncIterator[Opened]:
+    note("opened")
+    yield Opened(9, asyncio.get_running_loop())
+    await asyncio.sleep(0)
+    note("closed")
+
+
+@asynccontextmanager
+async def slow_block() -> AsyncIterator[None]:
+    yield
+    await trio.sleep_forever()
+
+
+def takes_one(server: Any) -> Any:
+    yield server
+
+
+def uses(ctx: SyncContext[Opened]) -> int:
+    assert ctx.state.loop is not None or ctx.state.thread == threading.get_ident()
+    ctx.progress(1)
+    return ctx.state.number
+
+
+async def uses_on_trio(ctx: Context[Opened]) -> int:
+    assert current_context() is ctx
+    assert ctx.state.loop in (None, trio.lowlevel.current_trio_token())
+    await ctx.progress(1)
+    return ctx.state.number
+
+
+async def uses_on_asyncio(ctx: Context[Opened]) -> list[int]:
+    assert ctx.state.loop in (None, asyncio.get_running_loop())
+    await asyncio.to_thread(os.getpid)
+    await ctx.progress(1)
+    return [ctx.state.number, os.getpid()]
+
+
+async def breaks(ctx: Context[Opened]) -> None:
+    ctx.state.breaks.set()
+    await trio.sleep_forever()
+
+
+async def exits(ctx: Context[Opened]) -> None:
+    sys.exit(3)

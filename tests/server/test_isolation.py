@@ -15,7 +15,7 @@ import textwrap
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -571,6 +571,91 @@ async def test_what_the_processes_do_is_seen(tmp_path: Path) -> None:
     assert outer.tree().processes == ()
 
 
+# -- lifespans ---
+
+
+@pytest.fixture
+def life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file in which processes write what they open and close."""
+    monkeypatch.setenv("ISOLATED_LIFE", str(tmp_path / "life"))
+    return tmp_path / "life"
+
+
+def lives_in(life: Path) -> Counter[str]:
+    """How many processes have done the same."""
+    of_process: dict[str, str] = {}
+    for each in life.read_text().splitlines():
+        what, pid = each.split()
+        of_process[pid] = f"{of_process.get(pid, '')} {what}".strip()
+    return Counter(of_process.values())
+
+
+@pytest.mark.parametrize(
+    ("block", "number"), [(functions.plain_block, 7), (functions.trio_block, 8), (functions.asyncio_block, 9)]
+)
+async def test_a_lifespan_is_opened_once_in_each_process_and_closed(
+    block: Any, number: int, life: Path
+) -> None:
+    server = make_server(functions.add)
+    if number != 9:
+        server.add_tool(functions.uses, isolate="process", lifespan=block)
+        server.add_tool(functions.uses_on_trio, isolate="process", lifespan=block)
+    if number != 8:
+        server.add_tool(functions.uses_on_asyncio, isolate="process", lifespan=block, loop="asyncio")
+    reports: list[Any] = []
+    async with called(server) as client:
+        # It was opened before the first call.
+        await until(lambda: "idle" in [each.state for each in server.tree().processes])
+        assert lives_in(life) == {"opened": 1}
+        names = [each.name for each in (await client.list_tools()).tools if each.name != "add"] * 2
+        found = [value_of(await client.call_tool(each, on_progress=reports.append)) for each in names]
+
+    numbers = [each if isinstance(each, int) else each[0] for each in found]
+    assert numbers == [number] * len(names)
+    assert len(reports) == len(names)
+    assert lives_in(life) == {"opened closed": 1}
+
+
+async def test_a_lifespan_that_cannot_be_opened_fails_the_calls_that_need_it(life: Path) -> None:
+    away = life.with_suffix(".away")
+    away.write_text("")
+    server = make_server(functions.add)
+    server.add_tool(functions.uses, isolate="process", lifespan=functions.trio_block)
+    async with called(server) as client:
+        failed = await client.call_tool("uses")
+        other = await client.call_tool("add", {"a": 1})
+        away.unlink()
+        found = await client.call_tool("uses")
+
+    assert text_of(failed) == "uses: OSError: the database is away"
+    assert (value_of(other), value_of(found)) == (2, 8)
+    assert lives_in(life) == {"opened closed": 1}
+
+
+@pytest.mark.parametrize("name", ["breaks", "exits"])
+async def test_a_lifespan_that_fails_later_ends_its_process(name: str, life: Path) -> None:
+    server = make_server()
+    for each in (functions.uses, functions.breaks, functions.exits):
+        server.add_tool(each, isolate="process", lifespan=functions.trio_block)
+    async with called(server) as client:
+        result = await client.call_tool(name)
+        after = await client.call_tool("uses")
+
+    assert ended(result) == "exit"
+    assert value_of(after) == 8
+    # A process that is killed closes nothing.
+    assert lives_in(life) == {"opened": 1, "opened closed": 1}
+
+
+async def test_a_lifespan_that_does_not_close_ends_with_its_process() -> None:
+    server = make_server(functions.pid)
+    server.add_tool(functions.uses, isolate="process", lifespan=functions.slow_block)
+    async with called(server) as client:
+        pid = value_of(await client.call_tool("pid"))
+
+    assert not exists(pid)
+
+
 # -- what is refused ---
 
 
@@ -606,6 +691,11 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (functions.add, {"memory": 0}, "memory=0: write a number of bytes"),
     (functions.add, {"cpu": -1}, "cpu=-1: write a number of seconds"),
     (functions.add, {"isolate": None, "memory": 1}, 'add isolate="process"'),
+    (functions.add, {"isolate": None, "lifespan": functions.plain_block}, 'add isolate="process"'),
+    (functions.add, {"lifespan": functions.add}, "decorated with contextlib"),
+    (functions.add, {"lifespan": 7}, "a function with one yield"),
+    (functions.add, {"lifespan": contextmanager(functions.takes_one)}, "takes no arguments"),
+    (functions.add, {"lifespan": contextmanager(lambda: (yield))}, "is a lambda"),
 ]
 
 

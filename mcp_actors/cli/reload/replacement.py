@@ -130,6 +130,9 @@ class ReplaceableServer(Server[Any]):
         # It presents itself as the server that serves now.
         self._features, self.info = first._features, first.info
 
+    def _start_ahead(self, scope: ServerScope) -> None:
+        """Starts nothing: the first server starts its own processes, and so does each that takes its place."""
+
     async def replace(self, new: Server[Any]) -> None:
         """Serves ``new`` from now on: calls in flight end with the former server, all others are for this one.
 
