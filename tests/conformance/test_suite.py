@@ -128,10 +128,11 @@ def test_server_with_skills(suite: Suite, url: str, scenario: str, revision: str
     assert not complaint, complaint
 
 
+@pytest.mark.parametrize("revision", [LEGACY, MODERN])
 @pytest.mark.parametrize("scenario", SKILLS["client"])
-def test_client_with_skills(suite: Suite, scenario: str) -> None:
+def test_client_with_skills(suite: Suite, scenario: str, revision: str) -> None:
     command = [sys.executable, str(HERE / "everything_client.py")]
-    outcome = suite.against_client(command, scenario, MODERN)
+    outcome = suite.against_client(command, scenario, revision)
     assert not outcome.complaint(), outcome.complaint()
     # It ends with the refusal of what it was handed, and not with anything else.
     is_refusal = "verify" in scenario

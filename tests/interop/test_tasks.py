@@ -1,6 +1,8 @@
-"""Tasks of MCP 2025-11-25 with the official SDKs' first generations, which have them as experiments, both ways.
+"""Tasks with others. Those of MCP 2025-11-25 with the official SDKs' first generations, which have them as experiments,
+both ways.
 
-No official SDK has the extension of the stateless revision yet; the official suite plays that.
+Those of the stateless revision (SEP-2663) with the requester of the extension's own project, and with FastMCP, both
+ways; the official suite plays them, too.
 """
 
 from __future__ import annotations
@@ -17,9 +19,9 @@ import trio
 from mcp_actors import Client
 from mcp_actors.errors import TaskCancelled
 
-from .installation import Peers
+from .installation import Peers, find_node, install_separately
 from .servers import DRIVERS
-from .user import LEGACY, LIMIT, User, rows, stdio, text_of
+from .user import LEGACY, LIMIT, MODERN, User, rows, stdio, text_of
 
 OURS = [sys.executable, str(Path(__file__).parent / "task_server.py")]
 
@@ -101,3 +103,62 @@ async def test_our_client_at_the_reference_server(target: str, era: str) -> None
             assert text_of(report.content).startswith("# Research Report: tides (technical)")
             sampled = await client.call_tool("trigger-sampling-request-async", {"prompt": "hello"})
             assert "[COMPLETED]" in text_of(sampled.content)
+
+
+# -- The extension of the stateless revision -------------------------------------------------------------------------
+
+
+def test_the_official_requester_at_our_server(peers: Peers) -> None:
+    node, modules = find_node(Path(sys.executable)), install_separately("ext-tasks")
+    seen = seen_by([str(node), str(DRIVERS / "typescript_tasks_client.mjs"), str(modules), *OURS])
+    assert seen == {
+        "declared": {},
+        "tools": ["work", "ask", "forever", "broken", "later"],
+        "capabilities": {
+            "inventory": "known-handles",
+            "execution": True,
+            "cancellation": True,
+            "inputResponses": True,
+            "requestedRetention": False,
+        },
+        "work": ["task", "completed", "completed", "3 steps"],
+        "ask": ["task", "completed", "completed", "accept: Ada"],
+        "later": ["immediate", None, "completed", "accept: Ada"],
+        "broken": ["task", "completed", "completed", "broken: ValueError: it is broken"],
+        "forever": "cancelled",
+        "resumed": "2 steps",
+        "unknown": -32602,
+        "asked": [["task", "Who?"], ["request", "Who, when you have the time?"]],
+    }
+
+
+def fastmcp(*arguments: str) -> list[str]:
+    return [str(install_separately("fastmcp-tasks")), str(DRIVERS / "fastmcp_task_programs.py"), *arguments]
+
+
+def test_fastmcp_at_our_server(peers: Peers) -> None:
+    assert seen_by(fastmcp("call", *OURS)) == {
+        "asked": ["Who?"],
+        "work": "3 steps",
+        "ask": "accept: Ada",
+        "broken": True,
+        "started": "working",
+        "cancelled": "cancelled",
+    }
+
+
+async def test_our_client_at_fastmcp(peers: Peers) -> None:
+    user = User()
+    user.answer = {"name": "Ada"}
+    with trio.fail_after(LIMIT):
+        async with Client(fastmcp("serve"), **user.options()) as client:
+            assert client.version == MODERN
+            assert text_of((await client.call_tool("work", {"steps": 3})).content) == "3 steps"
+            handle = await client.start_tool("ask")
+            assert text_of((await handle.result()).content) == "accept: Ada"
+            waits = await client.start_tool("forever")
+            await waits.cancel()
+            with pytest.raises(TaskCancelled):
+                await waits.result()
+            broken = await client.start_tool("broken")
+            assert (await broken.result()).is_error
