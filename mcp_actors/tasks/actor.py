@@ -287,7 +287,7 @@ class TaskInbox(Inbox):
 
     def __init__(self, record: TaskRecord, on_taken: Callable[[], None]) -> None:
         super().__init__(on_taken=self._has_taken)
-        self._after_taken = on_taken
+        self._begin_keeping = on_taken
         # Messages are counted over all runs: so many have come, were taken, and are known to the record as taken.
         self._came = self.taken = self.kept = record.messages_taken
         self.is_kept = True
@@ -307,7 +307,7 @@ class TaskInbox(Inbox):
 
     def _has_taken(self) -> None:
         self.taken += 1
-        self._after_taken()
+        self._begin_keeping()
 
 
 def _read(ctx: Context, question: InputRequest, answer: Mapping[str, Any]) -> InputResponse:
