@@ -577,6 +577,6 @@ def test_the_tests_stay_few() -> None:
     # example has one. Locks have one for clients, gateways and commands each; recordings have one for mocks, one for
     # their commands and one for peers, and cards have one. Parts of results have one for servers, gateways
     # and cut connections each, and one for the official clients, with its server and its client. Functions in processes
-    # have one, and another one with the functions, since a process
-    # imports them; what serves them from the command line has one. Messages to tasks have one.
+    # have one, another one with the functions, since a process imports them, and one for the command that serves them.
+    # Messages to tasks have one.
     assert len(list((ROOT / "tests").rglob("*.py"))) <= 545
