@@ -289,7 +289,7 @@ def test_a_line_waits_for_another_thread_that_is_importing_structlog() -> None:
             thread.join()
     """
     lines = run(program, stderr=subprocess.PIPE).stderr.decode().splitlines()
-    assert [line.split("] ")[1].strip() for line in lines] == ["first", "second"]
+    assert sorted(line.split("] ")[1].strip() for line in lines) == ["first", "second"]
 
 
 def test_a_line_that_cannot_be_written_is_still_an_object() -> None:
