@@ -141,6 +141,13 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "from-openapi of what is none": ("from-openapi", "{config}", "--check"),
     "bridge": ("bridge", "{server}", "stdio:"),
     "rest": ("rest", "{server}", "http://127.0.0.1:0/mcp"),
+    "record": ("record", "{server}", "{settings}"),
+    "mock": ("mock", "{recording}", "--listen", "tcp://127.0.0.1:0"),
+    "diff": ("diff", "{recording}", "{server}"),
+    "lock": ("lock", "{server}", "-o", "{settings}"),
+    "lock --check": ("lock", "{server}", "-o", "{lock}", "--check"),
+    "card": ("card", "{server}", "--name", "org.example/x"),
+    "card --check": ("card", "--check", "{card}"),
     "serve": ("serve", "{file}", "--listen", "tcp://127.0.0.1:0"),
     "install": ("install", "{file}", "--client", "cursor", "--config", "{settings}", "--yes"),
     "install of a gateway": ("install", "{config}", "--client", "cursor", "--config", "{settings}", "--yes"),
@@ -153,6 +160,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 }
 # They say nothing of what the server said.
 QUIET = {
+    "card --check",
+    "mock",
     "from-openapi of what is none",
     "install of a gateway",
     "list where a login is needed",
@@ -209,6 +218,24 @@ def hostile_site() -> Iterator[str]:
         serving.join()
 
 
+def recorded() -> str:
+    """A recording of a server that had no tools, and one whose name is hostile."""
+    asked = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}})
+    answered = json.dumps(
+        {"jsonrpc": "2.0", "id": 1, "result": {"tools": [{"name": f"t{EVIL}", "inputSchema": {}}]}}
+    )
+    lines: list[dict[str, Any]] = [
+        {"recording": 1},
+        {"event": "opened", "side": "client"},
+        {"event": "sent", "request": 1, "method": "tools/list", "text": asked},
+        {"event": "received", "text": answered},
+        {"event": "closed"},
+    ]
+    return "\n".join(
+        json.dumps({"t": 0.0, "connection": 1, **each} if "event" in each else each) for each in lines
+    )
+
+
 def test_the_walk_has_all_commands() -> None:
     assert {words[0] for words in COMMANDS.values()} | ALONE == set(command_names())
 
@@ -234,15 +261,20 @@ def test_no_command_lets_a_server_command_the_terminal(
         "paths": paths,
     }
     document.write_text(json.dumps(described))
+    recording, lock, card = tmp_path / "day.jsonl", tmp_path / "mcp.lock", tmp_path / "card.json"
+    recording.write_text(recorded())
+    lock.write_text(json.dumps({"lock": 1, "servers": {"s": {}}}))
+    card.write_text(json.dumps({"name": f"n{EVIL}", f"x{EVIL}": 1}))
     server = f"stdio:{shlex.join(command)}"
     places = {"server": server, "config": config, "file": file, "settings": settings, "document": document}
+    places |= {"recording": recording, "lock": lock, "card": card}
     with hostile_site() as site:
         session = terminal(*(word.format(site=site, **places) for word in words), HOME=str(tmp_path))
         converse(session, words)
         session.wait()
     assert ("OWNED" in session.text) == (name not in QUIET)
-    # A server over stdio writes messages to its standard output, whatever that is.
-    lines = b"\n".join(line for line in session.screen.splitlines() if not line.startswith(b"{"))
+    # A server over stdio writes messages to its standard output, whatever that is, and whatever is on the line already.
+    lines = b"\n".join(line.partition(b'{"jsonrpc"')[0] for line in session.screen.splitlines())
     for sequence in ("\x1b]", "\x07", "\x1b[8m", "\x9b", "\u202e"):
         assert sequence.encode() not in lines
     assert ("Traceback" in session.text) == ("--traceback" in words)
@@ -257,10 +289,10 @@ def converse(session: Terminal, words: tuple[str, ...]) -> None:
         session.type(b"another\n")
         session.until(lambda: "write one of" in session.text)
         session.type(b"\x04")
-    elif words[0] in ("serve", "rest"):
+    elif words[0] in ("serve", "rest", "mock"):
         session.until(lambda: "serving" in session.text)
         session.type(CTRL_C)
-    elif words[0] in ("bridge", "gateway") and "--check" not in words:
+    elif words[0] in ("bridge", "gateway", "record") and "--check" not in words:
         session.type(
             b'{"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": "2025-11-25",'
         )
@@ -291,6 +323,7 @@ DOORS = {
     "mcp_actors/supervision/logging.py",
     "mcp_actors/cli/bench/load.py",  # a pipe to the process that shows it
     "mcp_actors/_server/process.py",  # the words of the person who started it
+    "mcp_actors/_server/isolated.py",  # the traceback of a module of the person who serves it
     "transports/mcp_transports/auth/browsers.py",  # its own sentences
     "transports/mcp_transports/auth/login.py",  # one URL, cleaned there
 }
