@@ -24,6 +24,8 @@ import msgspec
 import outcome
 import trio
 
+from mcp_actors._eras.era import InvalidResult
+from mcp_actors._server.content import read_files
 from mcp_actors._wire.uri_template import LONGEST_URI
 from mcp_actors.errors import LocalProtocolError, invalid_params
 from mcp_actors.errors.protocol import see_page
@@ -46,13 +48,13 @@ __all__ = [
     "function",
     "in_loop",
     "is_async",
-    "isolation_of_process",
     "middleware_in_loop",
     "name_of",
     "on_loop",
     "string_param",
     "thread_use",
     "uri_param",
+    "with_files_read",
 ]
 
 
@@ -63,14 +65,6 @@ LOOPS: dict[str, Callable[[], Any]] = {}
 # Loads the module that runs functions in processes, in the same way and for the same reasons.
 ISOLATED: dict[str, Callable[[], Any]] = {}
 
-
-class IsolationOfProcess:
-    """Whether this is a process that runs functions for a server in another one."""
-
-    is_here = False
-
-
-isolation_of_process = IsolationOfProcess()
 
 asyncio_calls: dict[Any, Any] = {}
 """The contexts of the calls whose functions run in asyncio loops now, by their
@@ -532,3 +526,14 @@ def on_loop(token: trio.lowlevel.TrioToken, function: Callable[..., T], *args: A
         raise LocalProtocolError(
             f"the server's event loop is blocked: it has answered nothing for {LONGEST_WAIT:g} s{by}"
         ) from None
+
+
+async def with_files_read(value: Any) -> Any:
+    """Returns ``value`` with the content blocks of its files, which a worker thread reads.
+
+    Raises `InvalidResult` for one that cannot be read. Cancelled, it leaves the thread alone, whose result is dropped.
+    """
+    try:
+        return await trio.to_thread.run_sync(read_files, value, abandon_on_cancel=True)
+    except Exception as error:
+        raise InvalidResult(str(error)) from error

@@ -3,6 +3,9 @@
 `main` is what it runs. It imports the modules of the functions, and then runs one call after the other, in its first
 thread; a second thread reads what the server sends. When that ends, the server is gone, and the process ends at once.
 
+A process that is replaced costs what it imports. So this imports neither Trio nor contexts nor what else serves: they
+come with the first function that is async, takes its context, or asks for it.
+
 The process bounds itself for each call: its memory by ``RLIMIT_DATA``, counted from what it had before, and its
 processor time by ``ITIMER_PROF``, whose signal ends it. What a system lacks of that bounds nothing there.
 """
@@ -12,6 +15,7 @@ from __future__ import annotations
 import contextvars
 import importlib
 import importlib.util
+import inspect
 import os
 import signal
 import sys
@@ -23,31 +27,27 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 import msgspec
-import trio
 
 from mcp_actors import types as t
-from mcp_actors._actors.responses import InvalidResult
-from mcp_actors._eras.era import ValueResult
+from mcp_actors._eras.era import InvalidResult, ValueResult
 from mcp_actors._schema.signature import read_signature
 from mcp_actors._schema.validate import compile_schema
-from mcp_actors._server.content import UnreadFiles, read_files
-from mcp_actors._server.context import Context
-from mcp_actors._server.failures import tool_error_in, users_frames
-from mcp_actors._server.invoke import current, is_async, isolation_of_process
-from mcp_actors._server.isolated_context import Channel, IsolatedContext, context_of
+from mcp_actors._server import isolated_process, stopped_at_run
+from mcp_actors._server.content import UnreadFiles, finishing, read_files
 from mcp_actors._server.isolated_messages import (
     LONGEST_TEXT,
     MOST_BYTES,
     SCRIPT,
+    Channel,
     Done,
     FunctionPlace,
+    ModuleImport,
+    ProcessCaller,
     ProcessReady,
     ProcessRun,
-    newest_era,
 )
-from mcp_actors._server.process import stopped_at_run
-from mcp_actors._server.tools import finishing
 from mcp_actors.errors import RpcError, ToolError
+from mcp_actors.supervision.tracebacks import users_frames
 
 if sys.platform != "win32":
     import resource
@@ -132,6 +132,46 @@ def _spec_of(module: str, file: str) -> Any:
 # -- One call ---
 
 
+class _NotImported:
+    """Stands for `Context` as long as that is not imported: no parameter can be annotated with it then."""
+
+
+def _context_class() -> type:
+    """Returns the class whose parameters are given the context, and imports the context of this process with it."""
+    module = sys.modules.get("mcp_actors._server.context")
+    if module is None:
+        return _NotImported
+    _contexts()
+    found: type = module.Context
+    return found
+
+
+def _contexts() -> Any:
+    return importlib.import_module("mcp_actors._server.isolated_context")
+
+
+class _RunningCall:
+    """The call that runs, whose context is made when something asks for it."""
+
+    def __init__(self, caller: ProcessCaller, channel: Channel) -> None:
+        self._caller = caller
+        self._channel = channel
+        self._context: Any = None
+
+    def context(self) -> Any:
+        if self._context is None:
+            self._context = _contexts().context_of(self._caller, self._channel)
+        return self._context
+
+
+_running: contextvars.ContextVar[_RunningCall | None] = contextvars.ContextVar("running", default=None)
+
+
+def _context_here() -> Any:
+    call = _running.get()
+    return None if call is None else call.context()
+
+
 class _ProcessFunction(msgspec.Struct):
     """A function with everything decided that can be decided before it is called."""
 
@@ -144,7 +184,10 @@ class _ProcessFunction(msgspec.Struct):
     @classmethod
     def at(cls, place: FunctionPlace) -> _ProcessFunction:
         call = load(place)
-        signature = read_signature(call, injected=Context, raw=place.takes_dict)
+        signature = read_signature(call, injected=_context_class(), raw=place.takes_dict)
+        if inspect.iscoroutinefunction(call):
+            # Not at its first call, which would wait for it, and whose memory it would count as.
+            importlib.import_module(place.loop or "trio")
         compiled = None if place.output_schema is None else compile_schema(place.output_schema)
         finish = finishing(
             signature.encode_output,
@@ -193,8 +236,9 @@ def _limit_memory(more: int | None) -> None:
 class _ProcessCalls:
     """Runs the calls that the server sends."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, begun: int | None) -> None:
         self._channel = channel
+        self._begun = begun
         self._places: dict[int, FunctionPlace] = {}
         self._functions: dict[int, _ProcessFunction] = {}
         self._usual_threads: set[int] = set()
@@ -216,24 +260,27 @@ class _ProcessCalls:
 
     def run(self, run: ProcessRun) -> Done:
         """Runs one call, and returns how it has ended."""
+        if self._begun is not None:
+            # Should this process end, the server knows whether it may run the function in another one.
+            os.pwrite(self._begun, run.number.to_bytes(8, "little"), 0)
         try:
             function = self.function(run.function)
         except BaseException as error:
-            return _failed(error)
+            return Done("start", _cause(error))
         self.note_threads()
-        context = context_of(run.caller, self._channel)
-        done = contextvars.copy_context().run(self._called, function, context, run.arguments)
+        call = _RunningCall(run.caller, self._channel)
+        done = contextvars.copy_context().run(self._called, function, call, run.arguments)
         if not done.retires and self._has_left_threads():
             done = msgspec.structs.replace(done, retires=True)
         return done
 
-    def _called(self, function: _ProcessFunction, context: IsolatedContext, given: dict[str, Any]) -> Done:
-        current.set(context)
+    def _called(self, function: _ProcessFunction, running: _RunningCall, given: dict[str, Any]) -> Done:
+        _running.set(running)
         place = function.place
         try:
             arguments = function.bind(given)
             if function.context_name is not None:
-                arguments[function.context_name] = context
+                arguments[function.context_name] = running.context()
             call = partial(function.call, **arguments)
             with _ProcessBounds(place.memory, place.cpu):
                 value = _value_of(call, place.loop)
@@ -252,11 +299,11 @@ class _ProcessCalls:
 def _value_of(call: Callable[[], Any], loop: str | None) -> Any:
     if loop is not None:
         return importlib.import_module(loop).run(_awaited(call))
-    if is_async(call):
-        return trio.run(call)
     value = call()
-    # A plain wrapper round an async function gives its coroutine back.
-    return trio.run(_awaited, lambda: value) if hasattr(type(value), "__await__") else value
+    # That of an async function, or of a plain wrapper round one, is its coroutine.
+    if hasattr(type(value), "__await__"):
+        return importlib.import_module("trio").run(_awaited, lambda: value)
+    return value
 
 
 async def _awaited(call: Callable[[], Any]) -> Any:
@@ -274,7 +321,7 @@ def _sent(function: _ProcessFunction, value: Any) -> Done:
     if isinstance(answer, ValueResult):
         done = Done("value", [answer.text] if answer.value is t.UNSET else [answer.text, answer.value])
     else:
-        done = Done("result", newest_era().unstructure(answer))
+        done = Done("result", _contexts().result_members(answer))
     size = len(msgspec.json.encode(done))
     if size > MOST_BYTES:
         raise InvalidResult(f"a result of {size} bytes; a process can return {MOST_BYTES}")
@@ -287,9 +334,9 @@ def _failed(error: BaseException) -> Done:
     if isinstance(error, BaseExceptionGroup):
         if error.subgroup(MemoryError) is not None:
             return Done("memory", retires=True)
-        found = tool_error_in(error) if isinstance(error, ExceptionGroup) else None
-        if found is not None:
-            return Done("tool", str(found))
+        only = importlib.import_module("mcp_actors.supervision.containment").sole_cause(error)
+        if isinstance(only, ToolError):
+            return Done("tool", str(only))
     if isinstance(error, SystemExit):
         return Done("exit", _exit_code(error), retires=True)
     if isinstance(error, ToolError):
@@ -307,6 +354,10 @@ def _exit_code(error: SystemExit) -> int:
     return error.code if isinstance(error.code, int) else 0 if error.code is None else 1
 
 
+def _cause(error: BaseException) -> str:
+    return f"{type(error).__qualname__}: {_text(error)}"[:LONGEST_TEXT]
+
+
 def _text(error: BaseException) -> str:
     try:
         return str(error)[:LONGEST_TEXT]
@@ -317,27 +368,24 @@ def _text(error: BaseException) -> str:
 # -- The process ---
 
 
-def main() -> None:
-    """Runs functions for the server at the other end of standard input and output, until that is gone."""
-    isolation_of_process.is_here = True
+def main(begun: int | None) -> None:
+    """Runs functions for the server at the other end of standard input and output, until that is gone.
+
+    Args:
+        begun: The descriptor of a file for the number of the call that is begun; ``None`` where there is none.
+    """
+    isolated_process.is_here = True
+    isolated_process.context = _context_here
     channel = Channel(*_taken_over())
     assignment = channel.first()
     _bind_to_server(assignment.parent)
     sys.path[:] = assignment.path
     sys.argv[:] = assignment.arguments
-    calls = _ProcessCalls(channel)
+    calls = _ProcessCalls(channel, begun)
     for each in assignment.functions:
         calls.know(each)
     threading.Thread(target=channel.read_all, name="mcp-actors reader", daemon=True).start()
-    try:
-        for each in assignment.functions:
-            calls.function(each.id)
-    except BaseException as error:
-        raised = _failed(error)
-        channel.send(ProcessReady(f"{type(error).__qualname__}: {_text(error)}"))
-        sys.stderr.write(raised.value[2] if raised.kind == "raised" else "")
-        sys.stderr.flush()
-        os._exit(1)
+    _import_ahead(calls, assignment.functions, channel)
     channel.send(ProcessReady())
     own = os.getpid()
     while True:
@@ -350,6 +398,26 @@ def main() -> None:
                 # The function has forked, and returns in the copy as well, which has the same pipe.
                 os._exit(0)
             channel.send(msgspec.structs.replace(done, number=message.number))
+
+
+def _import_ahead(calls: _ProcessCalls, functions: list[FunctionPlace], channel: Channel) -> None:
+    """Imports the modules of functions. One that cannot be imported is left to the calls of its functions."""
+    failed: set[str] = set()
+    begun: set[str] = set()
+    for each in functions:
+        if each.module not in begun:
+            begun.add(each.module)
+            channel.send(ModuleImport(each.module))
+        if each.module in failed:
+            continue
+        try:
+            calls.function(each.id)
+        except BaseException as error:
+            failed.add(each.module)
+            channel.send(ModuleImport(each.module, _cause(error)))
+            raised = _failed(error)
+            sys.stderr.write(raised.value[2] if raised.kind == "raised" else "")
+            sys.stderr.flush()
 
 
 def _taken_over() -> tuple[int, int]:

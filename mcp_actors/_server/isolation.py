@@ -15,7 +15,8 @@ has left threads behind                is replaced
 =====================================  ================================================================================
 
 A function is imported in the process by its module and qualified name; `mcp_actors._server.isolated` is the other side.
-Nothing is forked: a process is a new interpreter, on every system.
+Nothing is forked: a process is a new interpreter, on every system. A module that cannot be imported fails the calls of
+its functions alone, each of which tries it again.
 """
 
 from __future__ import annotations
@@ -32,11 +33,12 @@ import trio
 
 from mcp_actors._actors.limits import Limits
 from mcp_actors._schema.signature import Signature, provided_parameters
+from mcp_actors._server import isolated_process
 from mcp_actors._server.context import Context, holder_of
 from mcp_actors._server.failures import ProcessEnded
-from mcp_actors._server.invoke import Function, Loop, WorkerThreads, isolation_of_process
-from mcp_actors._server.isolated_call import IsolatedProcess
-from mcp_actors._server.isolated_messages import SCRIPT, FunctionPlace, IsolatedFunction, frame_of
+from mcp_actors._server.invoke import Function, Loop, WorkerThreads
+from mcp_actors._server.isolated_call import Imports, IsolatedFunction, IsolatedProcess, NotBegun, frame_of
+from mcp_actors._server.isolated_messages import SCRIPT, FunctionPlace
 from mcp_actors._server.process_start import Starter
 from mcp_actors.errors import LocalProtocolError, Overloaded
 from mcp_actors.supervision.containment import start_again
@@ -47,12 +49,19 @@ __all__ = ["Isolate", "IsolatedFunction", "Processes", "isolated_function", "sta
 
 Isolate = Literal["process"]
 """Where a function runs that can be ended."""
-# Seconds before a process is started again that has failed to import its modules, or has ended by itself before its
-# first call, the first and the longest.
+# Seconds before a process is started again that could not be started, or has ended by itself before its first call, the
+# first and the longest.
 _PAUSES = 0.2, 10.0
+# Processes that start at once: they import for a part of a second each, and one processor is left to the server.
+_PROCESSORS = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+_STARTS_AT_ONCE = max(1, _PROCESSORS - 1)
+# Modules that cannot be imported, with different reasons, that are in the log.
+_MOST_REPORTED = 100
 
 # The number of each function that was registered, by its place: providers make the same tool again and again.
 _ids: dict[bytes, int] = {}
+# The time and size of the file of each module when its last function was registered, and how often they have changed.
+_versions: dict[str, tuple[tuple[int, int], int]] = {}
 
 
 # -- What is decided at registration ---
@@ -114,7 +123,7 @@ def isolated_function(
         cpu,
     )
     place = msgspec.structs.replace(place, id=_ids.setdefault(frame_of(place).data, len(_ids) + 1))
-    found = IsolatedFunction(tool, place, frame_of(place), _stamp(file))
+    found = IsolatedFunction(tool, place, frame_of(place), _version(module, file))
 
     async def run(ctx: Context, arguments: dict[str, Any]) -> Any:
         assert isinstance(arguments, GivenArguments)
@@ -188,15 +197,46 @@ def _module_of(call: Callable[..., Any]) -> tuple[str, str | None, tuple[tuple[s
     return call.__module__, None if file is None else os.path.abspath(file), tuple(packages)
 
 
-def _stamp(file: str | None) -> tuple[int, int]:
+def _version(module: str, file: str | None) -> int:
+    """Returns how often a module has changed. It only grows, so that no file that changes back runs older functions."""
     try:
         status = os.stat(file or "")
+        stamp = status.st_mtime_ns, status.st_size
     except OSError:
-        return (0, 0)
-    return (status.st_mtime_ns, status.st_size)
+        stamp = 0, 0
+    former, version = _versions.get(module, (stamp, 1))
+    _versions[module] = stamp, version + (former != stamp)
+    return _versions[module][1]
 
 
 # -- All processes of a server ---
+
+
+class _Starts:
+    """The starts of processes: how many go on at once, and the modules that they leave out."""
+
+    def __init__(self) -> None:
+        self.at_once = trio.CapacityLimiter(_STARTS_AT_ONCE)
+        self.by_calls: set[str] = set()
+        """Those that have ended a process which imported them ahead: the calls of their functions import them."""
+        self._reported: set[tuple[str, str]] = set()
+
+    def note(self, imports: Imports) -> bool:
+        """Takes note of the imports of a process, and returns whether the next one has one module less to import."""
+        for failed, why in imports.failed.items():
+            self._report(failed, why)
+        module = imports.module
+        if imports.ended is None or module is None:
+            return False
+        self.by_calls.add(module)
+        self._report(module, f"{imports.ended} while it is imported")
+        return True
+
+    def _report(self, module: str, why: str) -> None:
+        # Every process that starts would say the same.
+        if (module, why) not in self._reported and len(self._reported) < _MOST_REPORTED:
+            self._reported.add((module, why))
+            log.error("a module of isolated functions cannot be imported", module=module, why=why)
 
 
 class Processes:
@@ -220,6 +260,7 @@ class Processes:
         self._scopes: set[trio.CancelScope] = set()
         self._changed = trio.lowlevel.ParkingLot()
         self._failure: str | None = None
+        self._starts = _Starts()
         self._waiting = 0
         self._is_closed = False
 
@@ -229,7 +270,10 @@ class Processes:
     def know(self, functions: Sequence[IsolatedFunction]) -> None:
         """Has processes that start from now on import the modules of functions, and starts the first ones."""
         for each in functions:
-            self._functions[each.place.module, each.place.name] = each
+            key = each.place.module, each.place.name
+            if key in self._functions and self._functions[key].version < each.version:
+                self._starts.by_calls.discard(each.place.module)
+            self._functions[key] = each
         while len(self._scopes) < self._limits.isolated_processes:
             scope = trio.CancelScope()
             self._scopes.add(scope)
@@ -251,7 +295,7 @@ class Processes:
             Exception: As `IsolatedProcess.run`.
         """
         known = self._functions.get((function.place.module, function.place.name))
-        if known is None or known.stamp != function.stamp:
+        if known is None or known.version < function.version:
             self.know([function])
         limits, caller, borrower = self._limits, holder_of(ctx), object()
         if self._waiting >= limits.max_waiting:
@@ -271,9 +315,19 @@ class Processes:
         finally:
             self._waiting -= 1
         try:
-            if process is None:
-                raise self._refusal()
-            return await process.run(ctx, function, arguments)
+            # Each of them may have been killed while it was idle, and nobody has noticed.
+            tries = limits.isolated_processes + 1
+            while process is not None:
+                try:
+                    return await process.run(ctx, function, arguments)
+                except NotBegun as error:
+                    tries -= 1
+                    if not tries and error.__cause__ is not None:
+                        raise error.__cause__ from None
+                process = None
+                with trio.move_on_after(limits.max_wait):
+                    process = await self._taken(function)
+            raise self._refusal()
         finally:
             if has_place:
                 self._places.release(borrower, caller)
@@ -285,11 +339,10 @@ class Processes:
         while True:
             while self._idle:
                 process = self._idle.pop()
-                if process.is_retired:
-                    continue
-                if process.takes(function):
+                if not process.has_ended and process.takes(function):
                     return process
-                process.kill(("stale", "its module was loaded again"))
+                # It has been killed while it was idle, or its module was loaded again.
+                process.kill()
             if self._failure is not None:
                 raise ProcessEnded("start", f"{function.tool}: its process cannot be started", self._failure)
             await self._changed.park()
@@ -323,27 +376,36 @@ class Processes:
         """Starts a process, and waits for its end.
 
         Returns:
-            Why it cannot begin, if so; and whether the server has called it or ended it, so that the next one may be
-            started at once.
+            Why it cannot begin, if so; and whether the server has called it or ended it, or leaves out what it could
+            not import, so that the next one may be started at once.
         """
+        process: IsolatedProcess | None = None
         try:
-            started = await self._starter.begin()
-        except OSError as error:
-            return f"{error.strerror}", False
-        process = IsolatedProcess(started, self._freed)
-        self._all.add(process)
-        try:
-            failure = await process.begin([*self._functions.values()])
-            if failure is not None:
-                return failure, False
+            async with self._starts.at_once:
+                try:
+                    started = await self._starter.begin()
+                except OSError as error:
+                    return f"{error.strerror}", False
+                process = IsolatedProcess(started, self._freed)
+                self._all.add(process)
+                ahead = [
+                    each
+                    for each in self._functions.values()
+                    if each.place.module not in self._starts.by_calls
+                ]
+                imports = await process.begin(ahead)
+            is_left_out = self._starts.note(imports)
+            if imports.ended is not None:
+                return (None, True) if is_left_out else (imports.ended, False)
             self._failure = None
             self._freed(process)
             await process.read()
         finally:
-            self._all.discard(process)
-            if process in self._idle:
-                self._idle.remove(process)
-            await process.end()
+            if process is not None:
+                self._all.discard(process)
+                if process in self._idle:
+                    self._idle.remove(process)
+                await process.end()
         return None, process.was_used
 
 
@@ -364,7 +426,7 @@ def start_ahead(kept: Any, limits: Limits, functions: Sequence[IsolatedFunction]
 
 
 def _processes_in(kept: Any, limits: Limits) -> Processes:
-    if isolation_of_process.is_here:
+    if isolated_process.is_here:
         raise LocalProtocolError(
             "a process for isolated functions imports the program, which serves while it is imported: put what runs it "
             'below if __name__ == "__main__":'

@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -27,10 +28,10 @@ _LAST_WORDS = 0.3
 _REAP_LOOKS = 0.001, 0.02
 
 
-def _command() -> list[str]:
+def _command(begun: int | None = None) -> list[str]:
     # The modules of the engine may be where only the server's process looks for them.
     path = [each for each in sys.path if isinstance(each, str)]
-    code = f"import sys; sys.path[:] = {path!r}; from mcp_actors._server.isolated import main; main()"
+    code = f"import sys; sys.path[:] = {path!r}; from mcp_actors._server.isolated import main; main({begun})"
     return [sys.executable, "-c", code]
 
 
@@ -41,13 +42,23 @@ class StartedProcess:
         process: A `subprocess.Popen`, or a `trio.Process`.
         sink: Leads to its standard input.
         source: Comes from its standard output.
+        begun: The descriptor of a file with the number of the call that it has begun last, as `last_begun` reads it.
     """
 
-    def __init__(self, process: Any, sink: trio.abc.SendStream, source: trio.abc.ReceiveStream) -> None:
+    def __init__(
+        self,
+        process: Any,
+        sink: trio.abc.SendStream,
+        source: trio.abc.ReceiveStream,
+        begun: int | None = None,
+    ) -> None:
         self._process = process
         self.sink = sink
         self.source = source
+        self._begun = begun
         self._is_gone = False
+        self.last_begun = 0 if begun is not None else sys.maxsize
+        """When it has ended, the number of the last call that it has begun; a high one where nobody knows."""
 
     @property
     def pid(self) -> int:
@@ -82,6 +93,11 @@ class StartedProcess:
             self.kill()
             self._is_gone = True
             await self._exit_code()
+        if self._begun is not None:
+            # Whatever the function has written there, or has made of it.
+            self.last_begun = int.from_bytes(os.pread(self._begun, 8, 0), "little")
+            os.close(self._begun)
+            self._begun = None
         return code
 
     async def _exit_code(self) -> int:
@@ -171,7 +187,7 @@ else:
                 self._thread = threading.Thread(target=self._run, name="mcp-actors processes", daemon=True)
                 self._thread.start()
             token, is_there = trio.lowlevel.current_trio_token(), trio.Event()
-            outcomes: list[outcome.Outcome[tuple[subprocess.Popen[bytes], int, int]]] = []
+            outcomes: list[outcome.Outcome[tuple[subprocess.Popen[bytes], int, int, int]]] = []
 
             def started() -> None:
                 outcomes.append(outcome.capture(_started))
@@ -180,8 +196,8 @@ else:
             self._wanted.put(started)
             with trio.CancelScope(shield=True):
                 await is_there.wait()
-            process, sink, source = outcomes[0].unwrap()
-            return StartedProcess(process, _Pipe(sink), trio.lowlevel.FdStream(source))
+            process, sink, source, begun = outcomes[0].unwrap()
+            return StartedProcess(process, _Pipe(sink), trio.lowlevel.FdStream(source), begun)
 
         def close(self) -> None:
             """Starts none any more."""
@@ -191,26 +207,36 @@ else:
             while (wanted := self._wanted.get()) is not None:
                 wanted()
 
-    def _started() -> tuple[subprocess.Popen[bytes], int, int]:
-        """Returns a process, and the descriptors that lead to and from it."""
-        their_source, sink = os.pipe()
+    def _started() -> tuple[subprocess.Popen[bytes], int, int, int]:
+        """Returns a process, the descriptors that lead to and from it, and that of what it has begun."""
+        theirs: list[int] = []
+        ours: list[int] = []
         try:
-            source, their_sink = os.pipe()
-        except OSError:
-            os.close(their_source)
-            os.close(sink)
-            raise
-        try:
+            for mine, other in ((1, 0), (0, 1)):
+                ends = os.pipe()
+                ours.append(ends[mine])
+                theirs.append(ends[other])
+            ours.append(_nameless_file())
             process = subprocess.Popen(
-                _command(), stdin=their_source, stdout=their_sink, start_new_session=True
+                _command(ours[2]),
+                stdin=theirs[0],
+                stdout=theirs[1],
+                pass_fds=ours[2:],
+                start_new_session=True,
             )
         except BaseException:
-            os.close(sink)
-            os.close(source)
+            for each in ours:
+                os.close(each)
             raise
         finally:
-            os.close(their_source)
-            os.close(their_sink)
-        return process, sink, source
+            for each in theirs:
+                os.close(each)
+        return process, ours[0], ours[1], ours[2]
+
+    def _nameless_file() -> int:
+        if sys.platform == "linux":
+            return os.memfd_create("begun")
+        with tempfile.TemporaryFile() as file:
+            return os.dup(file.fileno())
 
     Starter = PosixStarter
