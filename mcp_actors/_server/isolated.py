@@ -22,6 +22,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from types import ModuleType
 from typing import Any, NoReturn
@@ -376,6 +377,7 @@ def main(begun: int | None) -> None:
     """
     isolated_process.is_here = True
     isolated_process.context = _context_here
+    _close_inherited(begun)
     channel = Channel(*_taken_over())
     assignment = channel.first()
     _bind_to_server(assignment.parent)
@@ -418,6 +420,15 @@ def _import_ahead(calls: _ProcessCalls, functions: list[FunctionPlace], channel:
             raised = _failed(error)
             sys.stderr.write(raised.value[2] if raised.kind == "raised" else "")
             sys.stderr.flush()
+
+
+def _close_inherited(begun: int | None) -> None:
+    """Closes what the server has left open for its own children, such as sockets that listen."""
+    if sys.platform == "linux":
+        for each in map(int, os.listdir("/proc/self/fd")):
+            if each > 2 and each != begun:
+                with suppress(OSError):
+                    os.close(each)
 
 
 def _taken_over() -> tuple[int, int]:

@@ -82,6 +82,10 @@ def exists(pid: int) -> bool:
         return False
 
 
+def exists_file(path: str) -> bool:
+    return os.path.exists(path)
+
+
 async def until(is_so: Callable[[], object]) -> None:
     """Waits for something that another process does, which can tell nobody."""
     while True:
@@ -168,6 +172,19 @@ async def test_output_of_a_function_harms_nobody() -> None:
     async with called(make_server(functions.prints)) as client:
         assert text_of(await client.call_tool("prints")) == "read ''"
         assert text_of(await client.call_tool("prints")) == "read ''"
+
+
+@LINUX
+async def test_a_process_has_no_descriptor_of_the_server(tmp_path: Path) -> None:
+    path = str(tmp_path / "secret")
+    descriptor = os.open(path, os.O_CREAT | os.O_WRONLY)
+    os.set_inheritable(descriptor, True)
+    async with called(make_server(functions.open_files)) as client:
+        found = value_of(await client.call_tool("open_files"))
+    os.close(descriptor)
+
+    assert path not in found
+    assert len(found) == 6  # three standard streams, the two ends of the pipe, and the number of the call
 
 
 async def test_large_values_cross() -> None:
@@ -929,13 +946,15 @@ class Storm:
                 else:
                     told = ended(result)
                     assert told == REASONS[how], text_of(result)
-                    self.took[how].append(now - self.noted(mark)[1])
+                    # The system counts processor time by ticks, and may end a function before it has noted it.
+                    if how != "cpu" or exists_file(mark):
+                        self.took[how].append(now - self.noted(mark)[1])
         self.seen[f"{how}: {told}"] += 1
 
     async def cancelled(self, mark: str) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.client.call_tool, "end", {"how": "cancel", "mark": mark})
-            await until(lambda: os.path.exists(mark))
+            await until(lambda: exists_file(mark))
             nursery.cancel_scope.cancel()
         cause = time.perf_counter()
         await until_gone(self.noted(mark)[0])
