@@ -426,9 +426,12 @@ def _close_inherited(begun: int | None) -> None:
     """Closes what the server has left open for its own children, such as sockets that listen."""
     if sys.platform == "linux":
         for each in map(int, os.listdir("/proc/self/fd")):
-            if each > 2 and each != begun:
-                with suppress(OSError):
+            # That of the folder itself is closed by now. What this interpreter has opened is not inheritable.
+            with suppress(OSError):
+                if each > 2 and each != begun and os.get_inheritable(each):
                     os.close(each)
+    if begun is not None:
+        os.set_inheritable(begun, False)
 
 
 def _taken_over() -> tuple[int, int]:
