@@ -240,7 +240,7 @@ else:
         return process, ours[0], ours[1], ours[2]
 
     class _Spawned:
-        """What `StartedProcess` needs of a `subprocess.Popen`."""
+        """A process that posix_spawn(3) has started, with as much of `subprocess.Popen` as `StartedProcess` uses."""
 
         def __init__(self, pid: int) -> None:
             self.pid = pid
