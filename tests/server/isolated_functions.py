@@ -90,6 +90,16 @@ def pid() -> int:
     return os.getpid()
 
 
+def open_files() -> list[str]:
+    found = []
+    for each in os.listdir("/proc/self/fd"):
+        try:
+            found.append(os.readlink(f"/proc/self/fd/{each}"))
+        except OSError:
+            continue  # that of the folder itself
+    return found
+
+
 def large(size: int, text: str) -> str:
     assert len(text) == size
     return text
