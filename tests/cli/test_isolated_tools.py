@@ -18,7 +18,7 @@ from mcp_actors import Client
 from tests.cli.conftest import LIMIT, Started
 
 pytestmark = [
-    pytest.mark.programs,
+    pytest.mark.slow,
     pytest.mark.long,
     pytest.mark.skipif(
         sys.platform != "linux", reason="the processes of a test are found by their environment"

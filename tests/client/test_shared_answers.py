@@ -388,13 +388,13 @@ trio.run(main)
 """
 
 
-@pytest.mark.programs
+@pytest.mark.slow
 @pytest.mark.parametrize("scope", ["public", "private"])
 async def test_processes_with_different_tokens_share_what_is_public_alone(scope: str, tmp_path: Path) -> None:
     await share_between_processes(scope, f"sqlite:{tmp_path}/cache.db")
 
 
-@pytest.mark.programs
+@pytest.mark.slow
 @pytest.mark.parametrize("scope", ["public", "private"])
 async def test_processes_share_as_much_in_redis(scope: str, redis_server: RedisServer) -> None:
     await share_between_processes(scope, redis_server.url)
