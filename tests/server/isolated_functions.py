@@ -365,6 +365,13 @@ async def slow_block() -> AsyncIterator[None]:
     await trio.sleep_forever()
 
 
+@contextmanager
+def ending_block() -> Iterator[None]:
+    note("opened")
+    os._exit(6)
+    yield
+
+
 def takes_one(server: Any) -> Any:
     yield server
 

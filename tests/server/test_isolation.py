@@ -764,6 +764,30 @@ async def test_a_lifespan_that_cannot_be_opened_fails_the_calls_that_need_it(lif
     assert lives_in(life) == {"opened closed": 1}
 
 
+async def test_a_lifespan_that_ends_its_process_is_left_to_the_calls_that_need_it(
+    life: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "beside_it.py", "def beside(a: int) -> int:\n    return a + 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    module: Any = __import__("beside_it")
+    server = make_server()
+    server.add_tool(functions.uses, isolate="process", lifespan=functions.ending_block)
+    server.add_tool(module.beside, isolate="process")
+    with capture_logs() as lines:
+        async with called(server) as client:
+            before = await client.call_tool("beside", {"a": 1})
+            failed = await client.call_tool("uses")
+            after = await client.call_tool("beside", {"a": 2})
+
+    assert ended(failed) == "exit"
+    assert "with exit code 6" in text_of(failed)
+    assert (value_of(before), value_of(after)) == (2, 3)
+    # Ahead, and by the call.
+    assert lives_in(life) == {"opened": 2}
+    left_out = [each["module"] for each in lines if "cannot be imported" in each["event"]]
+    assert left_out == [functions.__name__]
+
+
 @pytest.mark.parametrize("name", ["breaks", "exits"])
 async def test_a_lifespan_that_fails_later_ends_its_process(name: str, life: Path) -> None:
     server = make_server()
