@@ -332,7 +332,7 @@ class _ProcessCalls:
 
     def run(self, run: ProcessRun) -> Done:
         """Runs one call, and returns how it has ended."""
-        if self._begun is not None:
+        if sys.platform != "win32" and self._begun is not None:
             # Should this process end, the server knows whether it may run the function in another one.
             os.pwrite(self._begun, run.number.to_bytes(8, "little"), 0)
         try:

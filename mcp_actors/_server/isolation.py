@@ -59,9 +59,16 @@ Isolate = Literal["process"]
 # Seconds before a process is started again that could not be started, or has ended by itself before its first call, the
 # first and the longest.
 _PAUSES = 0.2, 10.0
+
+
+def _processors() -> int:
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 # Processes that start at once: they import for a part of a second each, and one processor is left to the server.
-_PROCESSORS = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-_STARTS_AT_ONCE = max(1, _PROCESSORS - 1)
+_STARTS_AT_ONCE = max(1, _processors() - 1)
 # Modules that cannot be imported, with different reasons, that are in the log.
 _MOST_REPORTED = 100
 

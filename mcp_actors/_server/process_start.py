@@ -104,7 +104,7 @@ class StartedProcess:
             self.kill()
             self._is_gone = True
             await self._exit_code()
-        if self._begun is not None:
+        if sys.platform != "win32" and self._begun is not None:
             # Whatever the function has written there, or has made of it.
             self.last_begun = int.from_bytes(os.pread(self._begun, 8, 0), "little")
             os.close(self._begun)
