@@ -24,6 +24,7 @@ from mcp_actors._actors.limits import LimiterStatistics, Limits
 from mcp_actors._eras.era import Era, EraName, EventKind, Peer
 from mcp_actors._eras.modern import StateSealer
 from mcp_actors._eras.server_negotiation import VERSIONS
+from mcp_actors._server import stop_if_loaded, stopped_at_run
 from mcp_actors._server.apps import App
 from mcp_actors._server.as_tools import prompts_as_tools, resources_as_tools
 from mcp_actors._server.components import Component, ComponentKind, make_switch
@@ -50,8 +51,6 @@ from mcp_actors._server.peer_session import PeerSession
 from mcp_actors._server.process import (
     rare_full_passes,
     serve_until_signal,
-    stop_if_loaded,
-    stopped_at_run,
     write_terminal_hint,
 )
 from mcp_actors._server.prompts import Prompts

@@ -10,7 +10,7 @@ from typing import Any
 
 import trio
 
-from mcp_actors._eras.era import Invocation
+from mcp_actors._eras.era import InvalidResult, Invocation
 from mcp_actors._wire.codec import RequestId, encode_failure
 from mcp_actors.abc import Frame, Outlet
 from mcp_actors.errors import (
@@ -36,10 +36,6 @@ __all__ = [
 
 # Characters of an error's message that are sent. Most of a longer one repeats what the peer sent.
 LONGEST_MESSAGE = 2048
-
-
-class InvalidResult(Exception):
-    """A function of the user returned a value that cannot be sent. The text says why."""
 
 
 _REFUSALS = (MethodNotFound, MissingCapability, Overloaded, InsufficientScope)

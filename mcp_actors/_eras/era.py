@@ -40,6 +40,7 @@ __all__ = [
     "EraName",
     "Event",
     "EventKind",
+    "InvalidResult",
     "Invocation",
     "Method",
     "NotAnswered",
@@ -367,6 +368,10 @@ def progress_token(meta: Mapping[str, Any]) -> RequestId | None:
         INVALID_PARAMS,
         f"progressToken must be an integer or a string of at most {LONGEST_ID} characters",
     )
+
+
+class InvalidResult(Exception):
+    """A function of the user returned a value that cannot be sent. The text says why."""
 
 
 class ValueResult(msgspec.Struct, gc=False):

@@ -93,6 +93,7 @@ __all__ = [
     "ServerNegotiation",
     "era_of",
     "negotiate",
+    "newest_era",
     "params_of",
     "sort",
     "with_sessions",
@@ -178,6 +179,11 @@ UNSAID_VERSION = "2025-03-26"
 def era_of(version: str) -> Era:
     """The era value of a known revision; `KeyError` for an unknown one."""
     return LEGACY[version] if version in LEGACY else MODERN[version]
+
+
+def newest_era() -> Era:
+    """The era value of the newest revision, whose vocabulary has everything."""
+    return era_of(VERSIONS[-1])
 
 
 def with_sessions(versions: Sequence[str]) -> tuple[str, ...]:

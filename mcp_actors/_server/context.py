@@ -14,6 +14,7 @@ import trio
 from mcp_actors import types as t
 from mcp_actors._actors.inbound_call import InboundCall, SupportsInbox
 from mcp_actors._eras.era import Era, Peer
+from mcp_actors._server import isolated_process
 from mcp_actors._server.inbox import CallLink, Inbox, SyncInbox
 from mcp_actors._server.invoke import current, is_async, on_loop
 from mcp_actors._server.once import Effect
@@ -642,7 +643,7 @@ def current_context() -> Context[Any]:
     Raises:
         LocalProtocolError: No call is answered here. Middleware has a context of its own, which it is called with.
     """
-    found = current.get()
+    found = current.get() or isolated_process.context()
     if found is None:
         raise LocalProtocolError(
             "no call is answered here: current_context() is for what the function of a tool, resource or prompt calls"

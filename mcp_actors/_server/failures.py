@@ -34,7 +34,7 @@ from mcp_actors.errors import INTERNAL_ERROR, ConnectionLost, McpError, RpcError
 from mcp_actors.supervision.blockages import blockage_log
 from mcp_actors.supervision.containment import sole_cause
 from mcp_actors.supervision.logging import log
-from mcp_actors.supervision.tracebacks import is_users_module
+from mcp_actors.supervision.tracebacks import is_users_module, module_of, users_frames
 from mcp_actors.types import CallToolResult, TextContent
 
 __all__ = [
@@ -87,7 +87,7 @@ class ProcessEnded(Exception):
 
     Args:
         kind: The reason in one word: ``"memory"``, ``"cpu"``, ``"threads"``, ``"exit"``, ``"crash"``, ``"killed"``, or
-            ``"start"`` where there is no process.
+            ``"start"`` where there is no process, or the module of the function cannot be imported in one.
         text: The tool and the reason.
         detail: More of the reason, from the user's code, which a masked text leaves out.
     """
@@ -95,6 +95,7 @@ class ProcessEnded(Exception):
     def __init__(self, kind: str, text: str, detail: str = "") -> None:
         super().__init__(f"{text}: {detail}" if detail else text)
         self.kind = kind
+        self.detail = detail
         self.masked = f"{text}; the server's operator finds the reason in the log" if detail else text
 
 
@@ -153,7 +154,10 @@ def answer_to(call: InboundCall, error: BaseException, mask: bool | None) -> Any
         told = "" if error.blockage is None else f"; {error.blockage.sentence(in_full=not masked)}"
         return failed(ToolError(f"{error}{told}"))
     if isinstance(error, ProcessEnded):
-        log.warning("the process of a tool has ended, and is replaced", **details, why=error.kind)
+        if error.kind == "start":
+            log.error("a tool cannot be started in a process", **details, why=error.kind, reason=error.detail)
+        else:
+            log.warning("the process of a tool has ended, and is replaced", **details, why=error.kind)
         text = _cut(_readable(error.masked if masked else str(error)), MAX_TEXT)
         return CallToolResult([TextContent(text)], is_error=True, meta={ENDED: error.kind})
     reference = secrets.token_hex(4)
@@ -251,17 +255,10 @@ def _is_users(error: BaseException) -> bool:
 # -- Frames of the user's own code: in the traceback of a failure, and in the call that registers something ---
 
 
-def users_frames(traceback: TracebackType | None) -> TracebackType | None:
-    """Returns the part of a traceback that begins with the first frame of the user's code, if there is one."""
-    while traceback is not None and not is_users_module(_module(traceback)):
-        traceback = traceback.tb_next
-    return traceback
-
-
 def passes_through(traceback: TracebackType | None, module: str) -> bool:
     """Whether one of the frames is in ``module``."""
     while traceback is not None:
-        if _module(traceback) == module:
+        if module_of(traceback) == module:
             return True
         traceback = traceback.tb_next
     return False
@@ -290,7 +287,3 @@ def _calling_line() -> str:
             return ""
         frame = frame.f_back
     return f"{os.path.abspath(frame.f_code.co_filename)}, line {frame.f_lineno}"
-
-
-def _module(traceback: TracebackType) -> str:
-    return str(traceback.tb_frame.f_globals.get("__name__", ""))

@@ -25,6 +25,8 @@ import msgspec
 import outcome
 import trio
 
+from mcp_actors._eras.era import InvalidResult
+from mcp_actors._server.content import read_files
 from mcp_actors._wire.uri_template import LONGEST_URI
 from mcp_actors.errors import LocalProtocolError, invalid_params
 from mcp_actors.errors.protocol import see_page
@@ -50,13 +52,13 @@ __all__ = [
     "function",
     "in_loop",
     "is_async",
-    "isolation_of_process",
     "middleware_in_loop",
     "name_of",
     "on_loop",
     "string_param",
     "thread_use",
     "uri_param",
+    "with_files_read",
 ]
 
 
@@ -69,13 +71,11 @@ ISOLATED: dict[str, Callable[[], Any]] = {}
 
 
 class IsolationOfProcess:
-    """The part of this process in the running of functions in processes of their own."""
+    """The processes for functions of all servers of this process."""
 
     def __init__(self) -> None:
-        self.is_here = False
-        """Whether it runs functions for a server in another one."""
         self.started = 0
-        """The processes for functions that it has started."""
+        """Those that were started."""
         self.ended: Counter[str] = Counter()
         """Those of them that have ended, by the reason."""
 
@@ -580,3 +580,14 @@ def on_loop(token: trio.lowlevel.TrioToken, function: Callable[..., T], *args: A
         raise LocalProtocolError(
             f"the server's event loop is blocked: it has answered nothing for {LONGEST_WAIT:g} s{by}"
         ) from None
+
+
+async def with_files_read(value: Any) -> Any:
+    """Returns ``value`` with the content blocks of its files, which a worker thread reads.
+
+    Raises `InvalidResult` for one that cannot be read. Cancelled, it leaves the thread alone, whose result is dropped.
+    """
+    try:
+        return await trio.to_thread.run_sync(read_files, value, abandon_on_cancel=True)
+    except Exception as error:
+        raise InvalidResult(str(error)) from error

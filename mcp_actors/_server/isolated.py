@@ -4,6 +4,10 @@
 thread; a second thread reads what the server sends. When that ends, nobody waits for a function that runs, and the
 process ends at once; one that runs none closes its lifespans, and has `CLOSE_TIME` seconds for that.
 
+A process that is replaced costs what it imports. So this imports neither Trio nor contexts nor what else serves: they
+come with the first function that is async, takes its context or asks for it, or names a lifespan; with the log that an
+operator has set up; and with the first call whose telemetry goes on here.
+
 The process bounds itself for each call: its memory by ``RLIMIT_DATA``, counted from what it had before, and its
 processor time by ``ITIMER_PROF``, whose signal ends it. What a system lacks of that bounds nothing there.
 """
@@ -16,47 +20,39 @@ import importlib
 import importlib.util
 import inspect
 import os
-import queue
 import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from types import ModuleType
 from typing import Any, NoReturn
 
 import msgspec
-import outcome
-import trio
 
 from mcp_actors import types as t
-from mcp_actors._actors.responses import InvalidResult
-from mcp_actors._eras.era import ValueResult
+from mcp_actors._eras.era import InvalidResult, ValueResult
 from mcp_actors._schema.signature import read_signature
 from mcp_actors._schema.validate import compile_schema
-from mcp_actors._server.content import UnreadFiles, read_files
-from mcp_actors._server.context import Context
-from mcp_actors._server.failures import tool_error_in, users_frames
-from mcp_actors._server.invoke import current, is_async, isolation_of_process
-from mcp_actors._server.isolated_context import Channel, IsolatedContext, context_of
+from mcp_actors._server import isolated_process, stopped_at_run
+from mcp_actors._server.content import UnreadFiles, finishing, read_files
 from mcp_actors._server.isolated_messages import (
     LONGEST_TEXT,
     MOST_BYTES,
     SCRIPT,
+    Channel,
     Done,
     FunctionPlace,
     LifespanPlace,
+    ModuleImport,
+    ProcessCaller,
     ProcessReady,
     ProcessRun,
-    newest_era,
 )
-from mcp_actors._server.process import stopped_at_run
-from mcp_actors._server.tools import finishing
-from mcp_actors.abc.telemetry import Observation, ObservedRequest, current_call, guarded, log_members
 from mcp_actors.errors import RpcError, ToolError
-from mcp_actors.supervision import logging
+from mcp_actors.supervision.tracebacks import users_frames
 
 if sys.platform != "win32":
     import resource
@@ -138,97 +134,82 @@ def _spec_of(module: str, file: str) -> Any:
     return importlib.util.spec_from_file_location(module, file)
 
 
-# -- Lifespans ---
+# -- One call ---
+
+_CONTEXTS = "mcp_actors._server.isolated_context"
 
 
-_InLoop = Callable[[Callable[[], Any]], Any]
+class _NotImported:
+    """Stands for `Context` as long as that is not imported: no parameter can be annotated with it then."""
 
 
-def _is_async_block(make: Callable[[], Any]) -> bool:
-    return inspect.isasyncgenfunction(inspect.unwrap(make))
+def _context_class() -> type:
+    """Returns the class whose parameters are given the context, and imports the context of this process with it."""
+    module = sys.modules.get("mcp_actors._server.context")
+    if module is None:
+        return _NotImported
+    _contexts()
+    found: type = module.Context
+    return found
 
 
-class _Lifespan:
-    """A lifespan that is open: its value, and how ``async`` functions of tools run that name it.
+def _contexts() -> Any:
+    return importlib.import_module(_CONTEXTS)
 
-    A plain one is opened in the thread that runs plain functions. One that is ``async`` has a loop in a thread of its
-    own, in which the ``async`` functions run, too: what it has opened belongs to that loop.
+
+class _RunningCall:
+    """The call that runs, whose context is made when something asks for it.
 
     Args:
-        make: Makes the context manager.
-        loop: ``"asyncio"``, or ``None`` for Trio.
-
-    Raises:
-        Exception: What opening it raises.
+        caller: What the server says of the call.
+        channel: Leads to the server.
+        lifespan: The lifespan that its tool names.
     """
 
-    def __init__(self, make: Callable[[], Any], loop: str | None) -> None:
-        self._make = make
-        self._stack = ExitStack()
-        self._opened: queue.SimpleQueue[outcome.Outcome[Any]] = queue.SimpleQueue()
-        self._is_open = False
-        self._leave: Callable[[], object] = bool
-        self.run: _InLoop | None = None
-        """Runs an ``async`` function; ``None`` for one that is plain, beside which each call has a loop of its own."""
-        self.value: Any = None
-        if not _is_async_block(make):
-            self.value = self._stack.enter_context(make())
-            return
-        hold = self._hold_in_trio if loop is None else self._hold_in_asyncio
-        self._thread = threading.Thread(
-            target=importlib.import_module(loop or "trio").run,
-            args=(hold,) if loop is None else (hold(),),
-            name="mcp-actors lifespan",
-            daemon=True,
-        )
-        self._thread.start()
-        self.value = self._opened.get().unwrap()
+    def __init__(self, caller: ProcessCaller, channel: Channel, lifespan: Any) -> None:
+        self._caller = caller
+        self._channel = channel
+        self._lifespan = lifespan
+        self._context: Any = None
 
-    async def _hold_in_trio(self) -> None:
-        left, token = trio.Event(), trio.lowlevel.current_trio_token()
-        self.run = lambda call: trio.from_thread.run(outcome.acapture, call, trio_token=token).unwrap()
-        self._leave = partial(trio.from_thread.run_sync, left.set, trio_token=token)
-        await self._hold(left)
+    def observe(self) -> None:
+        """Has lines of the log and spans belong to it, if there may be any."""
+        # What writes the engine's log comes with this module.
+        if self._caller.carried or _CONTEXTS in sys.modules:
+            self.context()
 
-    async def _hold_in_asyncio(self) -> None:
-        asyncio = importlib.import_module("asyncio")
-        left, loop = asyncio.Event(), asyncio.get_running_loop()
-        submit = asyncio.run_coroutine_threadsafe
-        self.run = lambda call: submit(outcome.acapture(call), loop).result().unwrap()
-        self._leave = partial(loop.call_soon_threadsafe, left.set)
-        await self._hold(left)
+    def context(self) -> Any:
+        """Returns the context; from its first use on, lines of the log and spans belong to the call."""
+        if self._context is None:
+            contexts = _contexts()
+            state = None if self._lifespan is None else (self._lifespan.value,)
+            self._context = contexts.context_of(self._caller, self._channel, state)
+            contexts.observe(self._caller)
+        return self._context
 
-    async def _hold(self, left: Any) -> None:
-        found = await outcome.acapture(self._held, left)
-        if not self._is_open:
-            self._opened.put(found)
-            return
-        if isinstance(found, outcome.Error):
-            _log_lifespan(found.error)
-        if not left.is_set():
-            # What it has opened is gone: another process opens it again.
-            logging.flush_to_stderr()
-            os._exit(1)
-
-    async def _held(self, left: Any) -> None:
-        async with self._make() as value:
-            self._is_open = True
-            self._opened.put(outcome.Value(value))
-            await left.wait()
-
-    def close(self) -> None:
-        """Leaves it, and waits for that."""
-        self._stack.close()
-        if self.run is not None:
-            self._leave()
-            self._thread.join()
+    def value_of(self, call: Callable[[], Any], loop: str | None) -> Any:
+        """Calls a function, and returns its value; that of an async one comes from the loop that it needs."""
+        in_loop = None if self._lifespan is None else self._lifespan.run
+        if loop is not None:
+            return importlib.import_module(loop).run(_awaited(call)) if in_loop is None else in_loop(call)
+        value = call()
+        # That of an async function, or of a plain wrapper round one, is its coroutine.
+        if not hasattr(type(value), "__await__"):
+            return value
+        run = importlib.import_module("trio").run if in_loop is None else in_loop
+        return run(partial(_awaited, lambda: value))
 
 
-def _log_lifespan(error: BaseException) -> None:
-    logging.log.error("a lifespan of isolated functions has failed", exc_info=error)
+async def _awaited(call: Callable[[], Any]) -> Any:
+    return await call()
 
 
-# -- One call ---
+_running: contextvars.ContextVar[_RunningCall | None] = contextvars.ContextVar("running", default=None)
+
+
+def _context_here() -> Any:
+    call = _running.get()
+    return None if call is None else call.context()
 
 
 class _ProcessFunction(msgspec.Struct):
@@ -243,7 +224,10 @@ class _ProcessFunction(msgspec.Struct):
     @classmethod
     def at(cls, place: FunctionPlace) -> _ProcessFunction:
         call = load(place)
-        signature = read_signature(call, injected=Context, raw=place.takes_dict)
+        signature = read_signature(call, injected=_context_class(), raw=place.takes_dict)
+        if inspect.iscoroutinefunction(call):
+            # Not at its first call, which would wait for it, and whose memory it would count as.
+            importlib.import_module(place.loop or "trio")
         compiled = None if place.output_schema is None else compile_schema(place.output_schema)
         finish = finishing(
             signature.encode_output,
@@ -292,11 +276,12 @@ def _limit_memory(more: int | None) -> None:
 class _ProcessCalls:
     """Runs the calls that the server sends."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, begun: int | None) -> None:
         self._channel = channel
+        self._begun = begun
         self._places: dict[int, FunctionPlace] = {}
         self._functions: dict[int, _ProcessFunction] = {}
-        self._lifespans: dict[tuple[str, str, str | None], _Lifespan] = {}
+        self._lifespans: dict[tuple[str, str, str | None], Any] = {}
         self._usual_threads: set[int] = set()
 
     def know(self, place: FunctionPlace) -> None:
@@ -310,24 +295,28 @@ class _ProcessCalls:
             found = self._functions[id] = _ProcessFunction.at(self._places[id])
         return found
 
-    def lifespan(self, place: FunctionPlace) -> _Lifespan | None:
+    def lifespan(self, place: FunctionPlace) -> Any:
         """Returns the lifespan that a function needs, and opens it if need be; raises what that raises."""
         if place.lifespan is None:
             return None
-        make = load(place.lifespan)
-        key = place.lifespan.module, place.lifespan.name, place.loop if _is_async_block(make) else None
+        make, contexts = load(place.lifespan), _contexts()
+        loop = place.loop if contexts.is_async_block(make) else None
+        key = place.lifespan.module, place.lifespan.name, loop
         found = self._lifespans.get(key)
         if found is None:
-            found = self._lifespans[key] = _Lifespan(make, place.loop)
+            found = self._lifespans[key] = contexts.Lifespan(make, loop)
         return found
 
     def open_ahead(self) -> None:
-        """Opens the lifespans of all functions. A call that needs one that has failed opens it again."""
-        for each in self._places.values():
+        """Opens the lifespans of all functions that are there. A call that needs one that has failed opens it again."""
+        for each in self._functions.values():
+            if each.place.lifespan is not None:
+                # Should that end this process, the server knows whose it was.
+                self._channel.send(ModuleImport(each.place.module))
             try:
-                self.lifespan(each)
-            except Exception as error:
-                _log_lifespan(error)
+                self.lifespan(each.place)
+            except BaseException as error:
+                _contexts().log_lifespan(error)
 
     def close(self) -> None:
         """Closes the lifespans, the last one first."""
@@ -335,7 +324,7 @@ class _ProcessCalls:
             try:
                 each.close()
             except Exception as error:
-                _log_lifespan(error)
+                _contexts().log_lifespan(error)
 
     def note_threads(self) -> None:
         """Takes the threads that there are for those that modules have started."""
@@ -343,37 +332,35 @@ class _ProcessCalls:
 
     def run(self, run: ProcessRun) -> Done:
         """Runs one call, and returns how it has ended."""
+        if sys.platform != "win32" and self._begun is not None:
+            # Should this process end, the server knows whether it may run the function in another one.
+            os.pwrite(self._begun, run.number.to_bytes(8, "little"), 0)
         try:
             function = self.function(run.function)
+        except BaseException as error:
+            return Done("start", _cause(error))
+        try:
             lifespan = self.lifespan(function.place)
         except BaseException as error:
             return _failed(error)
         self.note_threads()
-        state, in_loop = (None, None) if lifespan is None else ((lifespan.value,), lifespan.run)
-        context = context_of(run.caller, self._channel, state)
-        done = contextvars.copy_context().run(self._called, function, context, run.arguments, in_loop)
+        call = _RunningCall(run.caller, self._channel, lifespan)
+        done = contextvars.copy_context().run(self._called, function, call, run.arguments)
         if not done.retires and self._has_left_threads():
             done = msgspec.structs.replace(done, retires=True)
         return done
 
-    def _called(
-        self,
-        function: _ProcessFunction,
-        context: IsolatedContext,
-        given: dict[str, Any],
-        in_loop: _InLoop | None,
-    ) -> Done:
-        current.set(context)
-        _observe(context)
+    def _called(self, function: _ProcessFunction, running: _RunningCall, given: dict[str, Any]) -> Done:
+        _running.set(running)
+        running.observe()
         place = function.place
         try:
             arguments = function.bind(given)
             if function.context_name is not None:
-                arguments[function.context_name] = context
+                arguments[function.context_name] = running.context()
             call = partial(function.call, **arguments)
             with _ProcessBounds(place.memory, place.cpu):
-                value = _value_of(call, place.loop, in_loop)
-                return _sent(function, value)
+                return _sent(function, running.value_of(call, place.loop))
         except BaseException as error:
             return _failed(error)
 
@@ -384,48 +371,6 @@ class _ProcessCalls:
             and not each.name.startswith(("Trio thread", "asyncio_", "mcp-actors "))
             for each in threading.enumerate()
         )
-
-
-class _CarriedObservation(Observation):
-    """The observer of a call, which is in the server: what it says in lines of the log."""
-
-    def __init__(self, members: Mapping[str, Any]) -> None:
-        self._members = members
-
-    def log_members(self) -> Mapping[str, Any]:
-        return self._members
-
-
-def _observe(context: IsolatedContext) -> None:
-    """Has what the function logs and traces belong to its call; nothing of that ends the call."""
-    caller = context._caller
-    request = ObservedRequest(
-        caller.method, None, False, caller.id, caller.meta, caller.version, caller.session, ""
-    )
-    current_call.set((request, _CarriedObservation(caller.log_members)))
-    for place, argument in caller.carried:
-        guarded(_carry_on, place, argument)
-
-
-def _carry_on(place: str, argument: Any) -> None:
-    module, _, name = place.partition(":")
-    getattr(importlib.import_module(module), name)(argument)
-
-
-def _value_of(call: Callable[[], Any], loop: str | None, in_loop: _InLoop | None) -> Any:
-    if in_loop is not None and (loop is not None or is_async(call)):
-        return in_loop(call)
-    if loop is not None:
-        return importlib.import_module(loop).run(_awaited(call))
-    if is_async(call):
-        return trio.run(call)
-    value = call()
-    # A plain wrapper round an async function gives its coroutine back.
-    return trio.run(_awaited, lambda: value) if hasattr(type(value), "__await__") else value
-
-
-async def _awaited(call: Callable[[], Any]) -> Any:
-    return await call()
 
 
 def _sent(function: _ProcessFunction, value: Any) -> Done:
@@ -439,7 +384,7 @@ def _sent(function: _ProcessFunction, value: Any) -> Done:
     if isinstance(answer, ValueResult):
         done = Done("value", [answer.text] if answer.value is t.UNSET else [answer.text, answer.value])
     else:
-        done = Done("result", newest_era().unstructure(answer))
+        done = Done("result", _contexts().result_members(answer))
     size = len(msgspec.json.encode(done))
     if size > MOST_BYTES:
         raise InvalidResult(f"a result of {size} bytes; a process can return {MOST_BYTES}")
@@ -452,9 +397,9 @@ def _failed(error: BaseException) -> Done:
     if isinstance(error, BaseExceptionGroup):
         if error.subgroup(MemoryError) is not None:
             return Done("memory", retires=True)
-        found = tool_error_in(error) if isinstance(error, ExceptionGroup) else None
-        if found is not None:
-            return Done("tool", str(found))
+        only = importlib.import_module("mcp_actors.supervision.containment").sole_cause(error)
+        if isinstance(only, ToolError):
+            return Done("tool", str(only))
     if isinstance(error, SystemExit):
         return Done("exit", _exit_code(error), retires=True)
     if isinstance(error, ToolError):
@@ -472,6 +417,10 @@ def _exit_code(error: SystemExit) -> int:
     return error.code if isinstance(error.code, int) else 0 if error.code is None else 1
 
 
+def _cause(error: BaseException) -> str:
+    return f"{type(error).__qualname__}: {_text(error)}"[:LONGEST_TEXT]
+
+
 def _text(error: BaseException) -> str:
     try:
         return str(error)[:LONGEST_TEXT]
@@ -482,30 +431,29 @@ def _text(error: BaseException) -> str:
 # -- The process ---
 
 
-def main() -> None:
-    """Runs functions for the server at the other end of standard input and output, until that is gone."""
-    isolation_of_process.is_here = True
+def main(begun: int | None) -> None:
+    """Runs functions for the server at the other end of standard input and output, until that is gone.
+
+    Args:
+        begun: The descriptor of a file for the number of the call that is begun; ``None`` where there is none.
+    """
+    isolated_process.is_here = True
+    isolated_process.context = _context_here
+    _close_inherited(begun)
     channel = Channel(*_taken_over())
     assignment = channel.first()
     _bind_to_server(assignment.parent)
     sys.path[:] = assignment.path
     sys.argv[:] = assignment.arguments
-    logging.members_of_call = log_members
     if assignment.log is not None:
-        logging.configure_log(*assignment.log)
-    calls = _ProcessCalls(channel)
+        # Its lines say which call they belong to.
+        _contexts()
+        importlib.import_module("mcp_actors.supervision.logging").configure_log(*assignment.log)
+    calls = _ProcessCalls(channel, begun)
     for each in assignment.functions:
         calls.know(each)
     threading.Thread(target=channel.read_all, name="mcp-actors reader", daemon=True).start()
-    try:
-        for each in assignment.functions:
-            calls.function(each.id)
-    except BaseException as error:
-        raised = _failed(error)
-        channel.send(ProcessReady(f"{type(error).__qualname__}: {_text(error)}"))
-        sys.stderr.write(raised.value[2] if raised.kind == "raised" else "")
-        sys.stderr.flush()
-        os._exit(1)
+    _import_ahead(calls, assignment.functions, channel)
     calls.open_ahead()
     own = os.getpid()
     channel.is_idle = True
@@ -525,6 +473,38 @@ def main() -> None:
     # What is left of the end of an interpreter takes far longer, and closes nothing.
     atexit._run_exitfuncs()
     os._exit(0)
+
+
+def _import_ahead(calls: _ProcessCalls, functions: list[FunctionPlace], channel: Channel) -> None:
+    """Imports the modules of functions. One that cannot be imported is left to the calls of its functions."""
+    failed: set[str] = set()
+    begun: set[str] = set()
+    for each in functions:
+        if each.module not in begun:
+            begun.add(each.module)
+            channel.send(ModuleImport(each.module))
+        if each.module in failed:
+            continue
+        try:
+            calls.function(each.id)
+        except BaseException as error:
+            failed.add(each.module)
+            channel.send(ModuleImport(each.module, _cause(error)))
+            raised = _failed(error)
+            sys.stderr.write(raised.value[2] if raised.kind == "raised" else "")
+            sys.stderr.flush()
+
+
+def _close_inherited(begun: int | None) -> None:
+    """Closes what the server has left open for its own children, such as sockets that listen."""
+    if sys.platform == "linux":
+        for each in map(int, os.listdir("/proc/self/fd")):
+            # That of the folder itself is closed by now. What this interpreter has opened is not inheritable.
+            with suppress(OSError):
+                if each > 2 and each != begun and os.get_inheritable(each):
+                    os.close(each)
+    if begun is not None:
+        os.set_inheritable(begun, False)
 
 
 def _taken_over() -> tuple[int, int]:

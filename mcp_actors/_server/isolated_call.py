@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import trio
@@ -16,6 +16,7 @@ import trio
 from mcp_actors import types as t
 from mcp_actors._actors.responses import InvalidResult
 from mcp_actors._eras.era import ValueResult
+from mcp_actors._eras.server_negotiation import newest_era
 from mcp_actors._server.context import Context
 from mcp_actors._server.failures import ProcessEnded, RaisedElsewhere
 from mcp_actors._server.isolated_messages import (
@@ -23,15 +24,14 @@ from mcp_actors._server.isolated_messages import (
     MOST_BYTES,
     Done,
     FromProcess,
-    IsolatedFunction,
+    FunctionPlace,
+    ModuleImport,
     ProcessAnswer,
     ProcessAsk,
     ProcessAssignment,
     ProcessCaller,
     ProcessReady,
     ProcessRun,
-    frame_of,
-    newest_era,
     raised_of,
 )
 from mcp_actors._server.process_start import StartedProcess
@@ -43,7 +43,7 @@ from mcp_actors.supervision.containment import start
 from mcp_actors.supervision.logging import given_log, members_of_process
 from mcp_actors.supervision.task_kinds import ISOLATED_REQUEST
 
-__all__ = ["IsolatedProcess"]
+__all__ = ["Imports", "IsolatedFunction", "IsolatedProcess", "NotBegun", "frame_of"]
 
 MOST_THREADS = 256
 """Threads of a process, above which the call is ended that runs in it. Only Linux says how many there are."""
@@ -59,6 +59,24 @@ _START_TIME = 60.0
 _decoder = msgspec.json.Decoder(FromProcess)
 # What the decoder raises: for other shapes, for bytes that are no text, and for what is nested too deep.
 _NO_MESSAGE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+class IsolatedFunction(NamedTuple):
+    """A function that runs in processes."""
+
+    tool: str
+    place: FunctionPlace
+    frame: Frame
+    """The place as a message."""
+    version: int
+    """How often its module's file had changed when it was registered. A process that has imported the module before
+    that is not used for it."""
+
+
+def frame_of(message: Any) -> Frame:
+    """Returns a message as it is sent."""
+    return Frame(msgspec.json.encode(message))
+
 
 # -- What a function may have done in the server ---
 
@@ -155,6 +173,7 @@ class _Call:
         "done",
         "effects",
         "ended",
+        "is_begun",
         "number",
         "open",
         "questions",
@@ -176,6 +195,8 @@ class _Call:
         """The bytes of those that are not answered."""
         self.done: Done | None = None
         self.ended: ProcessEnded | None = None
+        self.is_begun = True
+        """Whether the process has begun it, as far as that is known."""
         self.effects: dict[str, Any] = {}
         self.questions = 0
         """Questions to the client that are open."""
@@ -183,6 +204,21 @@ class _Call:
     @property
     def is_over(self) -> bool:
         return self.done is not None or self.ended is not None
+
+
+class Imports(msgspec.Struct):
+    """The imports of a process, ahead of the calls."""
+
+    module: str | None = None
+    """The last one that it has begun."""
+    failed: dict[str, str] = {}
+    """The modules that cannot be imported, with the reasons."""
+    ended: str | None = None
+    """Why the process is of no use."""
+
+
+class NotBegun(Exception):
+    """The process has ended before it has begun the call, which may be made in another one. The cause says how."""
 
 
 class IsolatedProcess:
@@ -195,7 +231,7 @@ class IsolatedProcess:
             started.source, started.sink, max_message_bytes=MOST_BYTES, peer=f"process {started.pid}"
         )
         self._sending = trio.Lock()
-        self._stamps: dict[str, tuple[int, int]] = {}
+        self._versions: dict[str, tuple[str | None, int]] = {}
         self._known: set[int] = set()
         self._call: _Call | None = None
         self._function: IsolatedFunction | None = None
@@ -234,23 +270,34 @@ class IsolatedProcess:
 
     # -- in its own task -------------------------------------------------------------------------------------------
 
-    async def begin(self, functions: Sequence[IsolatedFunction]) -> str | None:
-        """Has it import its modules, and returns why it cannot, if so."""
+    async def begin(self, functions: Sequence[IsolatedFunction]) -> Imports:
+        """Has it import the modules of functions, and returns what has come of it."""
         self._known = {each.place.id for each in functions}
-        self._stamps = {each.place.module: each.stamp for each in functions}
+        for each in sorted(functions, key=lambda each: each.version):
+            self._versions[each.place.module] = each.place.file, each.version
         places = [each.place for each in functions]
         assignment = ProcessAssignment([*sys.path], [*sys.argv], os.getpid(), places, given_log())
+        imports = Imports()
         try:
             with trio.fail_after(_START_TIME):
                 await self._channel.send(frame_of(assignment))
-                first = _decoder.decode((await self._channel.receive()).data)
+                while True:
+                    message = _decoder.decode((await self._channel.receive()).data)
+                    if isinstance(message, ProcessReady):
+                        return imports
+                    if not isinstance(message, ModuleImport) or message.module not in self._versions:
+                        imports.ended = "it wrote what nobody has asked for"
+                        return imports
+                    imports.module = message.module
+                    if message.failure is not None:
+                        imports.failed[message.module] = message.failure
         except (trio.EndOfChannel, trio.BrokenResourceError):
-            return "it ended while it imported its modules"
+            imports.ended = "it has ended"
         except _NO_MESSAGE:
-            return "it wrote what is no message"
+            imports.ended = "it wrote what is no message"
         except trio.TooSlowError:
-            return f"importing its modules takes more than {_START_TIME:g} s"
-        return first.failure if isinstance(first, ProcessReady) else "it wrote what nobody has asked for"
+            imports.ended = f"it takes more than {_START_TIME:g} s"
+        return imports
 
     async def read(self) -> None:
         """Reads what it sends, until it ends, breaks a rule, or does not leave a call that is over."""
@@ -300,8 +347,8 @@ class IsolatedProcess:
         self._started.kill()
         self.retire(reason)
 
-    def retire(self, reason: tuple[str, str]) -> None:
-        """Has its own task end it."""
+    def retire(self, reason: tuple[str, str] | None = None) -> None:
+        """Has its own task end it, and says why, unless its exit code does."""
         self.is_retired = self.was_used = True
         self._reason = self._reason or reason
         # Its pipe does not end with it when it has forked a process that has left its group.
@@ -325,20 +372,29 @@ class IsolatedProcess:
             self._reason = "cancelled", "its function did not leave a call that was over"
         kind, text = self._reason = self._reason or _reason_of(code)
         if call is not None and function is not None and not call.is_over:
+            call.is_begun = self._started.last_begun >= call.number
             call.ended = ProcessEnded(kind, f"{function.tool}: {text}")
             call.woken.set()
 
     # -- in the task of a call -------------------------------------------------------------------------------------
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has ended; its own task may not know it yet."""
+        return self.is_retired or self._started.has_ended()
+
     def takes(self, function: IsolatedFunction) -> bool:
-        """Whether the module of a function is there as the function was registered, or not at all yet."""
-        return self._stamps.setdefault(function.place.module, function.stamp) == function.stamp
+        """Whether the module of a function is there no older than the function, or not at all yet."""
+        place = function.place
+        file, version = self._versions.setdefault(place.module, (place.file, function.version))
+        return file == place.file and version >= function.version
 
     async def run(self, ctx: Context, function: IsolatedFunction, arguments: dict[str, Any]) -> Any:
         """Runs a function, and returns its answer; cancelled, it ends the process.
 
         Raises:
             ProcessEnded: The process ended before the function.
+            NotBegun: It ended before it has begun the call.
             RaisedElsewhere: The function raised an exception.
             ToolError, RpcError, InvalidResult: As they say.
         """
@@ -365,7 +421,9 @@ class IsolatedProcess:
             self._leave(call)
         if call.done is None:
             assert call.ended is not None
-            raise call.ended
+            if call.is_begun:
+                raise call.ended
+            raise NotBegun from call.ended
         return _answer_of(call.done, function)
 
     async def _until_over(self, ctx: Context, call: _Call) -> None:
@@ -505,6 +563,8 @@ def _answer_of(done: Done, function: IsolatedFunction) -> ValueResult | t.CallTo
             raise ProcessEnded(
                 "memory", f"{function.tool}: stopped, because it wanted more memory than {bound}"
             )
+        case "start":
+            raise ProcessEnded("start", f"{function.tool}: its module cannot be imported in a process", value)
         case "exit":
             raise ProcessEnded(
                 "exit", f"{function.tool}: its function has ended its process with exit code {value}"

@@ -1,8 +1,12 @@
-"""The context of a function that runs in a process of its own, and the pipe by which the server does what it asks."""
+"""The context of a function that runs in a process of its own: the server does what it asks.
+
+It is loaded with the first function that needs it, because it brings Trio and much of the engine with it.
+"""
 
 from __future__ import annotations
 
-import itertools
+import importlib
+import inspect
 import math
 import os
 import queue
@@ -10,39 +14,45 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import msgspec
+import outcome
 import trio
 
+from mcp_actors import errors
 from mcp_actors import types as t
 from mcp_actors._eras.era import Era, Peer
-from mcp_actors._eras.server_negotiation import era_of
+from mcp_actors._eras.server_negotiation import era_of, newest_era
 from mcp_actors._server.context import SyncContext
 from mcp_actors._server.invoke import is_async
 from mcp_actors._server.isolated_messages import (
-    CLOSE_TIME,
     LONGEST_TEXT,
-    FunctionPlace,
+    AnswerWaiter,
+    Channel,
     ProcessAnswer,
     ProcessAsk,
-    ProcessAssignment,
     ProcessCaller,
-    ProcessRun,
-    ToProcess,
-    error_of,
-    newest_era,
+    Raised,
 )
 from mcp_actors._server.once import Effect
 from mcp_actors._server.peer_session import is_wanted
+from mcp_actors.abc.telemetry import Observation, ObservedRequest, current_call, guarded, log_members
 from mcp_actors.errors import CallCancelled, LocalProtocolError, RpcError, ToolError
+from mcp_actors.supervision import logging
 from mcp_actors.supervision.principal import Principal
 
-__all__ = ["Channel", "IsolatedContext", "context_of"]
-
-# Bytes that are read at once.
-_READ = 64 * 1024
+__all__ = [
+    "IsolatedContext",
+    "Lifespan",
+    "context_of",
+    "is_async_block",
+    "log_lifespan",
+    "observe",
+    "result_members",
+]
 
 T = TypeVar("T")
 
@@ -50,11 +60,8 @@ T = TypeVar("T")
 # -- The context ---
 
 
-class _ProcessWaiter(Protocol):
-    """Waits for an answer where the function runs."""
-
-    def put(self, answer: ProcessAnswer) -> None:
-        """Is called by the thread that reads."""
+class _ProcessWaiter(AnswerWaiter, Protocol):
+    """Waits in one of the ways that functions have."""
 
     async def get(self) -> ProcessAnswer: ...
 
@@ -222,7 +229,7 @@ class IsolatedContext(SyncContext, kw_only=True):
         self._wait(self._close_stream)
 
     async def _close_stream(self) -> None:
-        await self._channel.ask("close_stream", None)
+        await _asked(self._channel, "close_stream", None)
 
     def _wait(self, method: Callable[..., Awaitable[T]], *args: Any, **options: Any) -> T:
         remote: Callable[..., Any] | None = getattr(self, f"_remote_{getattr(method, '__name__', '')}", None)
@@ -236,21 +243,21 @@ class IsolatedContext(SyncContext, kw_only=True):
         self, progress: float, total: float | None = None, message: str | None = None
     ) -> None:
         if self._caller.reports:
-            await self._channel.ask("progress", [progress, total, message])
+            await _asked(self._channel, "progress", [progress, total, message])
 
     async def _remote_notify(self, method: str, params: dict[str, Any]) -> None:
-        await self._channel.ask("notify", [method, params])
+        await _asked(self._channel, "notify", [method, params])
 
     async def _remote_log(self, level: t.LoggingLevel, data: Any, logger: str | None = None) -> None:
         if is_wanted(level, self.log_level):
-            await self._channel.ask("log", [level, data, logger])
+            await _asked(self._channel, "log", [level, data, logger])
 
     async def _remote_ask(
         self, questions: Mapping[str, t.InputRequest], *, ttl: float | None = None
     ) -> dict[str, Any]:
         era = newest_era()
         asked = {key: [type(each).__name__, era.unstructure(each)] for key, each in questions.items()}
-        answers = await self._channel.ask("ask", [asked, ttl])
+        answers = await _asked(self._channel, "ask", [asked, ttl])
         return {key: era.structure(value, getattr(t, kind)) for key, (kind, value) in answers.items()}
 
     async def _ask_one(self, question: t.InputRequest, key: str | None, ttl: float | None = None) -> Any:
@@ -268,7 +275,7 @@ class IsolatedContext(SyncContext, kw_only=True):
         self, name: str, function: Callable[..., Any], arguments: tuple[Any, ...], retry_errors: bool
     ) -> Any:
         effect = _RemoteEffect(self._channel, name, function)
-        effect.outcome = await self._channel.ask("once", [name, effect.function])
+        effect.outcome = await _asked(self._channel, "once", [name, effect.function])
         if effect.is_over:
             return effect.recall()
         try:
@@ -323,7 +330,7 @@ class _RemoteEffect(Effect):
         if isinstance(error, CallCancelled):
             await self._keep(["unknown"])
         elif retry_errors:
-            await self._channel.ask("once_over", [self.name, None])
+            await _asked(self._channel, "once_over", [self.name, None])
         elif isinstance(error, ToolError):
             await self._keep(["tool", str(error)[:LONGEST_TEXT]])
         elif isinstance(error, RpcError):
@@ -332,103 +339,172 @@ class _RemoteEffect(Effect):
             await self._keep(["error", f"{type(error).__qualname__}: {error}"[:LONGEST_TEXT]])
 
     async def _keep(self, outcome: list[Any]) -> None:
-        await self._channel.ask("once_over", [self.name, outcome])
+        await _asked(self._channel, "once_over", [self.name, outcome])
 
 
-# -- The pipe ---
+# -- What the server is asked for ---
 
 
-class Channel:
-    """The pipe to the server. Threads may use it at the same time.
+async def _asked(channel: Channel, method: str, arguments: Any) -> Any:
+    """Has the server call a method of the context, and returns what that returns.
+
+    Raises:
+        Exception: What it raises.
+    """
+    loop = None if trio.lowlevel.in_trio_run() else _asyncio_loop()
+    waiter: _ProcessWaiter
+    if trio.lowlevel.in_trio_run():
+        waiter = _ProcessTrioWaiter()
+    else:
+        waiter = _ThreadWaiter() if loop is None else _ProcessAsyncioWaiter(loop)
+    number = next(channel.numbers)
+    channel.waiters[number] = waiter
+    try:
+        channel.send(ProcessAsk(number, method, arguments))
+        answer = await waiter.get()
+    finally:
+        del channel.waiters[number]
+    if answer.raised is not None:
+        raise _error_of(answer.raised)
+    return answer.value
+
+
+def _error_of(raised: Raised) -> Exception:
+    """Returns the exception that was raised in the other process, as far as it is one of the engine or of Python."""
+    if raised.code is not None:
+        return RpcError.from_wire(raised.code, raised.text, raised.data)
+    kind = getattr(errors, raised.kind, None) or {"TypeError": TypeError, "ValueError": ValueError}.get(
+        raised.kind
+    )
+    if raised.kind in ("BrokenResourceError", "ClosedResourceError"):
+        kind = trio.BrokenResourceError
+    if not isinstance(kind, type) or not issubclass(kind, Exception):
+        return RuntimeError(f"{raised.kind}: {raised.text}")
+    error = kind.__new__(kind)
+    # Their own arguments are not known here, and the text says it.
+    Exception.__init__(error, raised.text)
+    return error
+
+
+def result_members(answer: t.CallToolResult) -> Any:
+    """Returns a result as it crosses."""
+    return newest_era().unstructure(answer)
+
+
+# -- Lines of the log, and spans ---
+
+logging.members_of_call = log_members
+
+
+class _CarriedObservation(Observation):
+    """The observer of a call, which is in the server: what it says in lines of the log."""
+
+    def __init__(self, members: Mapping[str, Any]) -> None:
+        self._members = members
+
+    def log_members(self) -> Mapping[str, Any]:
+        return self._members
+
+
+def observe(caller: ProcessCaller) -> None:
+    """Has what the function logs and traces belong to its call; nothing of that ends the call."""
+    request = ObservedRequest(
+        caller.method, None, False, caller.id, caller.meta, caller.version, caller.session, ""
+    )
+    current_call.set((request, _CarriedObservation(caller.log_members)))
+    for place, argument in caller.carried:
+        guarded(_carry_on, place, argument)
+
+
+def _carry_on(place: str, argument: Any) -> None:
+    module, _, name = place.partition(":")
+    getattr(importlib.import_module(module), name)(argument)
+
+
+# -- Lifespans ---
+
+
+def is_async_block(make: Callable[[], Any]) -> bool:
+    """Whether what makes a lifespan makes an asynchronous context manager."""
+    return inspect.isasyncgenfunction(inspect.unwrap(make))
+
+
+class Lifespan:
+    """A lifespan that is open: its value, and how ``async`` functions of tools run that name it.
+
+    A plain one is opened in the thread that runs plain functions. One that is ``async`` has a loop in a thread of its
+    own, in which the ``async`` functions run, too: what it has opened belongs to that loop.
 
     Args:
-        source: The descriptor to read from.
-        sink: The descriptor to write to.
+        make: Makes the context manager.
+        loop: ``"asyncio"``, or ``None`` for Trio.
+
+    Raises:
+        Exception: What opening it raises.
     """
 
-    def __init__(self, source: int, sink: int) -> None:
-        self._source = source
-        self._sink = sink
-        self._partial = bytearray()
-        self._lock = threading.Lock()
-        self._numbers = itertools.count(1)
-        self._waiters: dict[int, _ProcessWaiter] = {}
-        self.calls: queue.SimpleQueue[ProcessRun | FunctionPlace | None] = queue.SimpleQueue()
-        """What the server sends, and ``None`` when it sends nothing more."""
-        self.is_idle = False
-        """Whether nothing is lost if the process ends."""
-        self._decoder = msgspec.json.Decoder(ToProcess)
+    def __init__(self, make: Callable[[], Any], loop: str | None) -> None:
+        self._make = make
+        self._stack = ExitStack()
+        self._opened: queue.SimpleQueue[outcome.Outcome[Any]] = queue.SimpleQueue()
+        self._is_open = False
+        self._leave: Callable[[], object] = bool
+        self.run: Callable[[Callable[[], Any]], Any] | None = None
+        """Runs an ``async`` function; ``None`` for one that is plain, beside which each call has a loop of its own."""
+        self.value: Any = None
+        if not is_async_block(make):
+            self.value = self._stack.enter_context(make())
+            return
+        hold = self._hold_in_trio if loop is None else self._hold_in_asyncio
+        self._thread = threading.Thread(
+            target=importlib.import_module(loop or "trio").run,
+            args=(hold,) if loop is None else (hold(),),
+            name="mcp-actors lifespan",
+            daemon=True,
+        )
+        self._thread.start()
+        self.value = self._opened.get().unwrap()
 
-    def send(self, message: Any) -> None:
-        """Writes a message; if the server is gone, this process ends."""
-        line = msgspec.json.encode(message) + b"\n"
-        view = memoryview(line)
-        with self._lock:
-            while view:
-                try:
-                    view = view[os.write(self._sink, view) :]
-                except OSError:
-                    os._exit(0)
+    async def _hold_in_trio(self) -> None:
+        left, token = trio.Event(), trio.lowlevel.current_trio_token()
+        self.run = lambda call: trio.from_thread.run(outcome.acapture, call, trio_token=token).unwrap()
+        self._leave = partial(trio.from_thread.run_sync, left.set, trio_token=token)
+        await self._hold(left)
 
-    async def ask(self, method: str, arguments: Any) -> Any:
-        """Has the server call a method of the context, and returns what that returns.
+    async def _hold_in_asyncio(self) -> None:
+        asyncio = importlib.import_module("asyncio")
+        left, loop = asyncio.Event(), asyncio.get_running_loop()
+        submit = asyncio.run_coroutine_threadsafe
+        self.run = lambda call: submit(outcome.acapture(call), loop).result().unwrap()
+        self._leave = partial(loop.call_soon_threadsafe, left.set)
+        await self._hold(left)
 
-        Raises:
-            Exception: What it raises.
-        """
-        loop = None if trio.lowlevel.in_trio_run() else _asyncio_loop()
-        waiter: _ProcessWaiter
-        if trio.lowlevel.in_trio_run():
-            waiter = _ProcessTrioWaiter()
-        else:
-            waiter = _ThreadWaiter() if loop is None else _ProcessAsyncioWaiter(loop)
-        number = next(self._numbers)
-        self._waiters[number] = waiter
-        try:
-            self.send(ProcessAsk(number, method, arguments))
-            answer = await waiter.get()
-        finally:
-            del self._waiters[number]
-        if answer.raised is not None:
-            raise error_of(answer.raised)
-        return answer.value
+    async def _hold(self, left: Any) -> None:
+        found = await outcome.acapture(self._held, left)
+        if not self._is_open:
+            self._opened.put(found)
+            return
+        if isinstance(found, outcome.Error):
+            log_lifespan(found.error)
+        if not left.is_set():
+            # What it has opened is gone: another process opens it again.
+            logging.flush_to_stderr()
+            os._exit(1)
 
-    def first(self) -> ProcessAssignment:
-        """Reads the first message."""
-        while b"\n" not in self._partial:
-            self._read()
-        line, _, rest = bytes(self._partial).partition(b"\n")
-        self._partial = bytearray(rest)
-        return msgspec.json.decode(line, type=ProcessAssignment)
+    async def _held(self, left: Any) -> None:
+        async with self._make() as value:
+            self._is_open = True
+            self._opened.put(outcome.Value(value))
+            await left.wait()
 
-    def read_all(self) -> None:
-        """Reads until the server is gone, and then has the process end; runs in a thread of its own."""
-        while True:
-            *lines, rest = bytes(self._partial).split(b"\n")
-            self._partial = bytearray(rest)
-            for each in lines:
-                self._take(self._decoder.decode(each))
-            self._read()
-            while b"\n" not in self._partial[-_READ:]:
-                self._read()
+    def close(self) -> None:
+        """Leaves it, and waits for that."""
+        self._stack.close()
+        if self.run is not None:
+            self._leave()
+            self._thread.join()
 
-    def _take(self, message: Any) -> None:
-        if isinstance(message, ProcessAnswer):
-            waiter = self._waiters.get(message.number)
-            if waiter is not None:
-                waiter.put(message)
-        else:
-            self.calls.put(message)
 
-    def _read(self) -> None:
-        try:
-            data = os.read(self._source, _READ)
-        except OSError:
-            data = b""
-        if not data:
-            if self.is_idle:
-                self.calls.put(None)
-                time.sleep(CLOSE_TIME)
-            # Whatever runs here, nobody waits for it any more.
-            os._exit(0)
-        self._partial += data
+def log_lifespan(error: BaseException) -> None:
+    """Logs what a lifespan has raised."""
+    logging.log.error("a lifespan of isolated functions has failed", exc_info=error)

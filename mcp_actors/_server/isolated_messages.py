@@ -1,33 +1,35 @@
 """The messages between a server and a process that runs functions of its tools: ``isolate="process"``.
 
 Both directions are lines of JSON, one message a line, as `mcp_actors.abc.framing.LineChannel` has them on the server's
-side. The server trusts nothing of what comes: it is decoded into the messages below, and never unpickled.
+side, and `Channel` in the process. The server trusts nothing of what comes: it is decoded into the messages below, and
+never unpickled. A process imports this before anything else, so it knows no Trio, nor what else the engine has.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import itertools
+import os
+import queue
+import threading
+import time
+from typing import Any, Protocol
 
 import msgspec
-import trio
 
-from mcp_actors import errors
-from mcp_actors._eras.era import Era
-from mcp_actors._eras.server_negotiation import VERSIONS, era_of
-from mcp_actors.abc import Frame
 from mcp_actors.errors import RpcError
-from mcp_actors.supervision.logging import LogFormat, LogLevel
 
 __all__ = [
     "CLOSE_TIME",
     "LONGEST_TEXT",
     "MOST_BYTES",
     "SCRIPT",
+    "AnswerWaiter",
+    "Channel",
     "Done",
     "FromProcess",
     "FunctionPlace",
-    "IsolatedFunction",
     "LifespanPlace",
+    "ModuleImport",
     "ProcessAnswer",
     "ProcessAsk",
     "ProcessAssignment",
@@ -36,9 +38,6 @@ __all__ = [
     "ProcessRun",
     "Raised",
     "ToProcess",
-    "error_of",
-    "frame_of",
-    "newest_era",
     "raised_of",
 ]
 
@@ -50,6 +49,8 @@ CLOSE_TIME = 2.0
 """Seconds that a process has to close what it has opened, once there is nothing left for it to do."""
 LONGEST_TEXT = 10_000
 """Characters of an exception's text that cross."""
+# Bytes that a process reads at once.
+_READ = 64 * 1024
 
 
 # -- The messages, from the server ---
@@ -93,7 +94,7 @@ class ProcessAssignment(msgspec.Struct, array_like=True, frozen=True, tag="assig
     """``sys.argv`` of the server."""
     parent: int
     functions: list[FunctionPlace]
-    log: tuple[LogLevel, LogFormat] | None
+    log: tuple[str, str] | None
     """How an operator wants the log, as `mcp_actors.supervision.logging.given_log` has it."""
 
 
@@ -150,10 +151,16 @@ class ProcessAnswer(msgspec.Struct, array_like=True, frozen=True, tag="answer"):
 # -- The messages, to the server ---
 
 
-class ProcessReady(msgspec.Struct, array_like=True, frozen=True, tag="ready"):
-    """The modules are imported; or not, for a ``failure``."""
+class ModuleImport(msgspec.Struct, array_like=True, frozen=True, tag="import"):
+    """A module is about to be imported ahead of the calls, or a lifespan to be opened that its functions name; or the
+    module has not been imported, for a ``failure``."""
 
+    module: str
     failure: str | None = None
+
+
+class ProcessReady(msgspec.Struct, array_like=True, frozen=True, tag="ready"):
+    """The modules are imported, those that can be."""
 
 
 class ProcessAsk(msgspec.Struct, array_like=True, frozen=True, tag="ask"):
@@ -169,7 +176,7 @@ class Done(msgspec.Struct, array_like=True, frozen=True, tag="done"):
 
     ``kind`` is ``"value"`` (a text, and structured content or nothing), ``"result"`` (a `CallToolResult`), ``"tool"``
     (a `ToolError`), ``"rpc"`` (an `RpcError`), ``"invalid"`` (what cannot be sent), ``"raised"`` (any other exception),
-    ``"memory"`` or ``"exit"``.
+    ``"memory"``, ``"exit"``, or ``"start"`` (its module cannot be imported).
     """
 
     kind: str
@@ -181,17 +188,7 @@ class Done(msgspec.Struct, array_like=True, frozen=True, tag="done"):
 
 
 ToProcess = ProcessAssignment | FunctionPlace | ProcessRun | ProcessAnswer
-FromProcess = ProcessReady | ProcessAsk | Done
-
-
-def frame_of(message: Any) -> Frame:
-    """Returns a message as it is sent."""
-    return Frame(msgspec.json.encode(message))
-
-
-def newest_era() -> Era:
-    """The era whose vocabulary has everything, in which objects of the protocol cross."""
-    return era_of(VERSIONS[-1])
+FromProcess = ModuleImport | ProcessReady | ProcessAsk | Done
 
 
 def raised_of(error: Exception) -> Raised:
@@ -201,29 +198,86 @@ def raised_of(error: Exception) -> Raised:
     return Raised(type(error).__name__, str(error)[:LONGEST_TEXT])
 
 
-def error_of(raised: Raised) -> Exception:
-    """Returns the exception that was raised in the other process, as far as it is one of the engine or of Python."""
-    if raised.code is not None:
-        return RpcError.from_wire(raised.code, raised.text, raised.data)
-    kind = getattr(errors, raised.kind, None) or {"TypeError": TypeError, "ValueError": ValueError}.get(
-        raised.kind
-    )
-    if raised.kind in ("BrokenResourceError", "ClosedResourceError"):
-        kind = trio.BrokenResourceError
-    if not isinstance(kind, type) or not issubclass(kind, Exception):
-        return RuntimeError(f"{raised.kind}: {raised.text}")
-    error = kind.__new__(kind)
-    # Their own arguments are not known here, and the text says it.
-    Exception.__init__(error, raised.text)
-    return error
+# -- The pipe, in the process ---
 
 
-class IsolatedFunction(NamedTuple):
-    """A function that runs in processes."""
+class AnswerWaiter(Protocol):
+    """Waits for an answer where the function runs."""
 
-    tool: str
-    place: FunctionPlace
-    frame: Frame
-    """The place as a message."""
-    stamp: tuple[int, int]
-    """The time and size of its module's file when it was registered: a process with another file is not used for it."""
+    def put(self, answer: ProcessAnswer) -> None:
+        """Is called by the thread that reads."""
+
+
+class Channel:
+    """The pipe to the server. Threads may use it at the same time.
+
+    Args:
+        source: The descriptor to read from.
+        sink: The descriptor to write to.
+    """
+
+    def __init__(self, source: int, sink: int) -> None:
+        self._source = source
+        self._sink = sink
+        self._partial = bytearray()
+        self._lock = threading.Lock()
+        self.numbers = itertools.count(1)
+        self.waiters: dict[int, AnswerWaiter] = {}
+        """Who waits for the answer with a number."""
+        self.calls: queue.SimpleQueue[ProcessRun | FunctionPlace | None] = queue.SimpleQueue()
+        """What the server sends, and ``None`` when it sends nothing more."""
+        self.is_idle = False
+        """Whether nothing is lost if the process ends."""
+        self._decoder = msgspec.json.Decoder(ToProcess)
+
+    def send(self, message: Any) -> None:
+        """Writes a message; if the server is gone, this process ends."""
+        line = msgspec.json.encode(message) + b"\n"
+        view = memoryview(line)
+        with self._lock:
+            while view:
+                try:
+                    view = view[os.write(self._sink, view) :]
+                except OSError:
+                    os._exit(0)
+
+    def first(self) -> ProcessAssignment:
+        """Reads the first message."""
+        while b"\n" not in self._partial:
+            self._read()
+        line, _, rest = bytes(self._partial).partition(b"\n")
+        self._partial = bytearray(rest)
+        return msgspec.json.decode(line, type=ProcessAssignment)
+
+    def read_all(self) -> None:
+        """Reads until the server is gone, and then has the process end; runs in a thread of its own."""
+        while True:
+            *lines, rest = bytes(self._partial).split(b"\n")
+            self._partial = bytearray(rest)
+            for each in lines:
+                self._take(self._decoder.decode(each))
+            self._read()
+            while b"\n" not in self._partial[-_READ:]:
+                self._read()
+
+    def _take(self, message: Any) -> None:
+        if isinstance(message, ProcessAnswer):
+            waiter = self.waiters.get(message.number)
+            if waiter is not None:
+                waiter.put(message)
+        else:
+            self.calls.put(message)
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._source, _READ)
+        except OSError:
+            # The function has closed the pipe, or has another file in its place.
+            os.abort()
+        if not data:
+            if self.is_idle:
+                self.calls.put(None)
+                time.sleep(CLOSE_TIME)
+            # Whatever runs here, nobody waits for it any more.
+            os._exit(0)
+        self._partial += data

@@ -15,8 +15,9 @@ has left threads behind                is replaced
 =====================================  ================================================================================
 
 A process that runs nothing when it is to end closes its lifespans first. A function is imported in the process by its
-module and qualified name; `mcp_actors._server.isolated` is the other side.
-Nothing is forked: a process is a new interpreter, on every system.
+module and qualified name; `mcp_actors._server.isolated` is the other side. Nothing is forked: a process is a new
+interpreter, on every system. A module that cannot be imported fails the calls of its functions alone, each of which
+tries it again.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ import trio
 
 from mcp_actors._actors.limits import Limits
 from mcp_actors._schema.signature import Signature, provided_parameters
+from mcp_actors._server import isolated_process
 from mcp_actors._server.context import Context, holder_of
 from mcp_actors._server.failures import ProcessEnded
 from mcp_actors._server.invoke import (
@@ -42,14 +44,8 @@ from mcp_actors._server.invoke import (
     WorkerThreads,
     isolation_of_process,
 )
-from mcp_actors._server.isolated_call import IsolatedProcess
-from mcp_actors._server.isolated_messages import (
-    SCRIPT,
-    FunctionPlace,
-    IsolatedFunction,
-    LifespanPlace,
-    frame_of,
-)
+from mcp_actors._server.isolated_call import Imports, IsolatedFunction, IsolatedProcess, NotBegun, frame_of
+from mcp_actors._server.isolated_messages import SCRIPT, FunctionPlace, LifespanPlace
 from mcp_actors._server.process_start import Starter
 from mcp_actors.errors import LocalProtocolError, Overloaded
 from mcp_actors.supervision.containment import start_again
@@ -60,12 +56,26 @@ __all__ = ["Isolate", "IsolatedFunction", "Processes", "isolated_function", "sta
 
 Isolate = Literal["process"]
 """Where a function runs that can be ended."""
-# Seconds before a process is started again that has failed to import its modules, or has ended by itself before its
-# first call, the first and the longest.
+# Seconds before a process is started again that could not be started, or has ended by itself before its first call, the
+# first and the longest.
 _PAUSES = 0.2, 10.0
+
+
+def _processors() -> int:
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+# Processes that start at once: they import for a part of a second each, and one processor is left to the server.
+_STARTS_AT_ONCE = max(1, _processors() - 1)
+# Modules that cannot be imported, with different reasons, that are in the log.
+_MOST_REPORTED = 100
 
 # The number of each function that was registered, by its place: providers make the same tool again and again.
 _ids: dict[bytes, int] = {}
+# The time and size of the file of each module when its last function was registered, and how often they have changed.
+_versions: dict[str, tuple[tuple[int, int], int]] = {}
 
 
 # -- What is decided at registration ---
@@ -129,7 +139,7 @@ def isolated_function(
         None if lifespan is None else _lifespan_place(lifespan),
     )
     place = msgspec.structs.replace(place, id=_ids.setdefault(frame_of(place).data, len(_ids) + 1))
-    found = IsolatedFunction(tool, place, frame_of(place), _stamp(file))
+    found = IsolatedFunction(tool, place, frame_of(place), _version(module, file))
 
     async def run(ctx: Context, arguments: dict[str, Any]) -> Any:
         assert isinstance(arguments, GivenArguments)
@@ -217,24 +227,58 @@ def _module_of(call: Callable[..., Any]) -> tuple[str, str | None, tuple[tuple[s
     return call.__module__, None if file is None else os.path.abspath(file), tuple(packages)
 
 
-def _stamp(file: str | None) -> tuple[int, int]:
+def _version(module: str, file: str | None) -> int:
+    """Returns how often a module has changed. It only grows, so that no file that changes back runs older functions."""
     try:
         status = os.stat(file or "")
+        stamp = status.st_mtime_ns, status.st_size
     except OSError:
-        return (0, 0)
-    return (status.st_mtime_ns, status.st_size)
+        stamp = 0, 0
+    former, version = _versions.get(module, (stamp, 1))
+    _versions[module] = stamp, version + (former != stamp)
+    return _versions[module][1]
 
 
 # -- All processes of a server ---
+
+
+class _Starts:
+    """The starts of processes: how many go on at once, and the modules that they leave out."""
+
+    def __init__(self) -> None:
+        self.at_once = trio.CapacityLimiter(_STARTS_AT_ONCE)
+        self.by_calls: set[str] = set()
+        """Those that have ended a process which imported them ahead, or opened a lifespan for them: the calls of their
+        functions do that."""
+        self._reported: set[tuple[str, str]] = set()
+
+    def note(self, imports: Imports) -> bool:
+        """Takes note of the imports of a process, and returns whether the next one has one module less to import."""
+        for failed, why in imports.failed.items():
+            self._report(failed, why)
+        module = imports.module
+        if imports.ended is None or module is None:
+            return False
+        self.by_calls.add(module)
+        self._report(module, f"{imports.ended} while it is imported, or opens a lifespan")
+        return True
+
+    def _report(self, module: str, why: str) -> None:
+        # Every process that starts would say the same.
+        if (module, why) not in self._reported and len(self._reported) < _MOST_REPORTED:
+            self._reported.add((module, why))
+            log.error("a module of isolated functions cannot be imported", module=module, why=why)
 
 
 class _ProcessPlace(msgspec.Struct, eq=False):
     """The place of one process, and of those that replace it."""
 
     number: int
+    scope: trio.CancelScope = msgspec.field(default_factory=trio.CancelScope)
+    """That of its task."""
     process: IsolatedProcess | None = None
     is_ready: bool = False
-    """Whether the process has imported its modules."""
+    """Whether the process has imported its modules, and opened its lifespans."""
     ends: int = 0
     """The processes that have ended here."""
     reason: str | None = None
@@ -281,10 +325,10 @@ class Processes:
         self._functions: dict[tuple[str, str], IsolatedFunction] = {}
         self._idle: list[IsolatedProcess] = []
         self._all: set[IsolatedProcess] = set()
-        self._scopes: set[trio.CancelScope] = set()
         self._process_places: list[_ProcessPlace] = []
         self._changed = trio.lowlevel.ParkingLot()
         self._failure: str | None = None
+        self._starts = _Starts()
         self._waiting = 0
         self._is_closed = False
 
@@ -294,19 +338,20 @@ class Processes:
     def know(self, functions: Sequence[IsolatedFunction]) -> None:
         """Has processes that start from now on import the modules of functions, and starts the first ones."""
         for each in functions:
-            self._functions[each.place.module, each.place.name] = each
-        while len(self._scopes) < self._limits.isolated_processes:
-            scope = trio.CancelScope()
-            self._scopes.add(scope)
-            place = _ProcessPlace(len(self._scopes))
+            key = each.place.module, each.place.name
+            if key in self._functions and self._functions[key].version < each.version:
+                self._starts.by_calls.discard(each.place.module)
+            self._functions[key] = each
+        while len(self._process_places) < self._limits.isolated_processes:
+            place = _ProcessPlace(len(self._process_places) + 1)
             self._process_places.append(place)
-            start_again(self._nursery, ISOLATED_PROCESS, self._keep, scope, place)
+            start_again(self._nursery, ISOLATED_PROCESS, self._keep, place)
 
     def close(self) -> None:
         """Ends all processes; their tasks wait for that."""
         self._is_closed = True
-        for each in self._scopes:
-            each.cancel(reason="the server has ended")
+        for each in self._process_places:
+            each.scope.cancel(reason="the server has ended")
         self._close_starter()
 
     def _close_starter(self) -> None:
@@ -327,7 +372,7 @@ class Processes:
             Exception: As `IsolatedProcess.run`.
         """
         known = self._functions.get((function.place.module, function.place.name))
-        if known is None or known.stamp != function.stamp:
+        if known is None or known.version < function.version:
             self.know([function])
         limits, caller, borrower = self._limits, holder_of(ctx), object()
         if self._waiting >= limits.max_waiting:
@@ -347,9 +392,19 @@ class Processes:
         finally:
             self._waiting -= 1
         try:
-            if process is None:
-                raise self._refusal()
-            return await process.run(ctx, function, arguments)
+            # Each of them may have been killed while it was idle, and nobody has noticed.
+            tries = limits.isolated_processes + 1
+            while process is not None:
+                try:
+                    return await process.run(ctx, function, arguments)
+                except NotBegun as error:
+                    tries -= 1
+                    if not tries and error.__cause__ is not None:
+                        raise error.__cause__ from None
+                process = None
+                with trio.move_on_after(limits.max_wait):
+                    process = await self._taken(function)
+            raise self._refusal()
         finally:
             if has_place:
                 self._places.release(borrower, caller)
@@ -361,11 +416,10 @@ class Processes:
         while True:
             while self._idle:
                 process = self._idle.pop()
-                if process.is_retired:
-                    continue
-                if process.takes(function):
+                if not process.has_ended and process.takes(function):
                     return process
-                process.retire(("stale", "its module was loaded again"))
+                # It has been killed while it was idle, or its module was loaded again.
+                process.retire(None if process.has_ended else ("stale", "its module was loaded again"))
             if self._failure is not None:
                 raise ProcessEnded("start", f"{function.tool}: its process cannot be started", self._failure)
             await self._changed.park()
@@ -377,10 +431,10 @@ class Processes:
 
     # -- the tasks of the processes ----------------------------------------------------------------------------------
 
-    async def _keep(self, scope: trio.CancelScope, place: _ProcessPlace) -> None:
+    async def _keep(self, place: _ProcessPlace) -> None:
         """Keeps one process, and another one when it has ended."""
         pause, longest = _PAUSES
-        with scope:
+        with place.scope:
             while not self._is_closed:
                 failure, was_used = await self._live(place)
                 if was_used:
@@ -399,32 +453,40 @@ class Processes:
         """Starts a process, and waits for its end.
 
         Returns:
-            Why it cannot begin, if so; and whether the server has called it or ended it, so that the next one may be
-            started at once.
+            Why it cannot begin, if so; and whether the server has called it or ended it, or leaves out what it could
+            not import, so that the next one may be started at once.
         """
+        process: IsolatedProcess | None = None
         try:
-            started = await self._starter.begin()
-        except OSError as error:
-            return f"{error.strerror}", False
-        process = IsolatedProcess(started, self._freed)
-        place.started(process)
-        self._all.add(process)
-        failure: str | None = None
-        try:
-            failure = await process.begin([*self._functions.values()])
-            if failure is not None:
-                return failure, False
+            async with self._starts.at_once:
+                try:
+                    started = await self._starter.begin()
+                except OSError as error:
+                    return f"{error.strerror}", False
+                process = IsolatedProcess(started, self._freed)
+                place.started(process)
+                self._all.add(process)
+                ahead = [
+                    each
+                    for each in self._functions.values()
+                    if each.place.module not in self._starts.by_calls
+                ]
+                imports = await process.begin(ahead)
+            is_left_out = self._starts.note(imports)
+            if imports.ended is not None:
+                return (None, True) if is_left_out else (imports.ended, False)
             self._failure = None
             place.is_ready = True
             self._freed(process)
             await process.read()
         finally:
-            if process in self._idle:
-                self._idle.remove(process)
-            await process.end(in_order=place.is_ready)
-            self._all.discard(process)
-            self._close_starter()
-            place.ended("server" if self._is_closed else "start" if failure is not None else process.ended)
+            if process is not None:
+                if process in self._idle:
+                    self._idle.remove(process)
+                await process.end(in_order=place.is_ready)
+                self._all.discard(process)
+                self._close_starter()
+                place.ended("server" if self._is_closed else process.ended if place.is_ready else "start")
         return None, process.was_used
 
 
@@ -445,7 +507,7 @@ def start_ahead(kept: Any, limits: Limits, functions: Sequence[IsolatedFunction]
 
 
 def _processes_in(kept: Any, limits: Limits) -> Processes:
-    if isolation_of_process.is_here:
+    if isolated_process.is_here:
         raise LocalProtocolError(
             "a process for isolated functions imports the program, which serves while it is imported: put what runs it "
             'below if __name__ == "__main__":'

@@ -1,4 +1,4 @@
-"""A process that serves: the signals that stop it, the hint on its terminal, its loading and its garbage collector."""
+"""A process that serves: the signals that stop it, the hint on its terminal, and its garbage collector."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Protocol
+from typing import Protocol
 
 import trio
 
@@ -19,8 +19,6 @@ from mcp_actors.supervision.task_kinds import SIGNALS
 __all__ = [
     "rare_full_passes",
     "serve_until_signal",
-    "stop_if_loaded",
-    "stopped_at_run",
     "write_terminal_hint",
 ]
 
@@ -85,38 +83,6 @@ def write_terminal_hint(server: str) -> None:
     )
     with suppress(OSError):  # the terminal has gone
         os.write(_STDERR, line.encode("utf-8", "replace"))
-
-
-# -- Programs that are loaded for their server, and stop where they would run it ---
-
-
-class _Loading(threading.local):
-    """The function for this thread, in which a program is loaded; all others run their servers meanwhile."""
-
-    stop: Callable[[Any], object] | None = None
-
-
-_here = _Loading()
-
-
-@contextmanager
-def stopped_at_run(stop: Callable[[Any], object]) -> Iterator[None]:
-    """Has every `Server.run` of this thread call a function with the server first, for the length of the block.
-
-    Args:
-        stop: Raises what leaves the program. Of blocks in one another, the inner one counts.
-    """
-    former, _here.stop = _here.stop, stop
-    try:
-        yield
-    finally:
-        _here.stop = former
-
-
-def stop_if_loaded(server: object) -> None:
-    """Leaves a program that is only loaded, by what the function of `stopped_at_run` raises."""
-    if _here.stop is not None:
-        _here.stop(server)
 
 
 # -- The garbage collector ---

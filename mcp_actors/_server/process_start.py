@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import queue
 import select
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -25,12 +27,17 @@ _REAP_TIME = 1.0
 _LAST_WORDS = 0.3
 # Seconds between two looks whether it has ended, the first and the longest.
 _REAP_LOOKS = 0.001, 0.02
+# The highest descriptor of standard streams.
+_LAST_STANDARD = 2
+# POSIX_SPAWN_SETSID of <spawn.h> on Linux, and bytes that are enough for its opaque structures.
+_SETSID = 0x80
+_OPAQUE = 1024
 
 
-def _command() -> list[str]:
+def _command(begun: int | None = None) -> list[str]:
     # The modules of the engine may be where only the server's process looks for them.
     path = [each for each in sys.path if isinstance(each, str)]
-    code = f"import sys; sys.path[:] = {path!r}; from mcp_actors._server.isolated import main; main()"
+    code = f"import sys; sys.path[:] = {path!r}; from mcp_actors._server.isolated import main; main({begun})"
     return [sys.executable, "-c", code]
 
 
@@ -38,16 +45,26 @@ class StartedProcess:
     """A process that has started, with its pipes.
 
     Args:
-        process: A `subprocess.Popen`, or a `trio.Process`.
+        process: A `subprocess.Popen`, a `trio.Process`, or what has their ``pid``, ``poll`` and ``kill``.
         sink: Leads to its standard input.
         source: Comes from its standard output.
+        begun: The descriptor of a file with the number of the call that it has begun last, as `last_begun` reads it.
     """
 
-    def __init__(self, process: Any, sink: trio.abc.SendStream, source: trio.abc.ReceiveStream) -> None:
+    def __init__(
+        self,
+        process: Any,
+        sink: trio.abc.SendStream,
+        source: trio.abc.ReceiveStream,
+        begun: int | None = None,
+    ) -> None:
         self._process = process
         self.sink = sink
         self.source = source
+        self._begun = begun
         self._is_gone = False
+        self.last_begun = 0 if begun is not None else sys.maxsize
+        """When it has ended, the number of the last call that it has begun; a high one where nobody knows."""
 
     @property
     def pid(self) -> int:
@@ -87,6 +104,11 @@ class StartedProcess:
             self.kill()
             self._is_gone = True
             await self._exit_code()
+        if sys.platform != "win32" and self._begun is not None:
+            # Whatever the function has written there, or has made of it.
+            self.last_begun = int.from_bytes(os.pread(self._begun, 8, 0), "little")
+            os.close(self._begun)
+            self._begun = None
         return code
 
     async def _exit_code(self) -> int:
@@ -176,7 +198,7 @@ else:
                 self._thread = threading.Thread(target=self._run, name="mcp-actors processes", daemon=True)
                 self._thread.start()
             token, is_there = trio.lowlevel.current_trio_token(), trio.Event()
-            outcomes: list[outcome.Outcome[tuple[subprocess.Popen[bytes], int, int]]] = []
+            outcomes: list[outcome.Outcome[tuple[Any, int, int, int]]] = []
 
             def started() -> None:
                 outcomes.append(outcome.capture(_started))
@@ -185,8 +207,8 @@ else:
             self._wanted.put(started)
             with trio.CancelScope(shield=True):
                 await is_there.wait()
-            process, sink, source = outcomes[0].unwrap()
-            return StartedProcess(process, _Pipe(sink), trio.lowlevel.FdStream(source))
+            process, sink, source, begun = outcomes[0].unwrap()
+            return StartedProcess(process, _Pipe(sink), trio.lowlevel.FdStream(source), begun)
 
         def close(self) -> None:
             """Starts none any more."""
@@ -196,26 +218,99 @@ else:
             while (wanted := self._wanted.get()) is not None:
                 wanted()
 
-    def _started() -> tuple[subprocess.Popen[bytes], int, int]:
-        """Returns a process, and the descriptors that lead to and from it."""
-        their_source, sink = os.pipe()
+    def _started() -> tuple[Any, int, int, int]:
+        """Returns a process, the descriptors that lead to and from it, and that of what it has begun."""
+        theirs: list[int] = []
+        ours: list[int] = []
         try:
-            source, their_sink = os.pipe()
-        except OSError:
-            os.close(their_source)
-            os.close(sink)
-            raise
-        try:
-            process = subprocess.Popen(
-                _command(), stdin=their_source, stdout=their_sink, start_new_session=True
+            for mine, other in ((1, 0), (0, 1)):
+                ends = os.pipe()
+                ours.append(ends[mine])
+                theirs.append(ends[other])
+            ours.append(_nameless_file())
+            process = _spawned(theirs[0], theirs[1], ours[2]) or subprocess.Popen(
+                _command(ours[2]),
+                stdin=theirs[0],
+                stdout=theirs[1],
+                pass_fds=ours[2:],
+                start_new_session=True,
             )
         except BaseException:
-            os.close(sink)
-            os.close(source)
+            for each in ours:
+                os.close(each)
             raise
         finally:
-            os.close(their_source)
-            os.close(their_sink)
-        return process, sink, source
+            for each in theirs:
+                os.close(each)
+        return process, ours[0], ours[1], ours[2]
+
+    class _Spawned:
+        """A process that posix_spawn(3) has started, with as much of `subprocess.Popen` as `StartedProcess` uses."""
+
+        def __init__(self, pid: int) -> None:
+            self.pid = pid
+            self._code: int | None = None
+
+        def poll(self) -> int | None:
+            if self._code is None:
+                try:
+                    pid, status = os.waitpid(self.pid, os.WNOHANG)
+                except ChildProcessError:
+                    # Somebody else has waited for all children; `subprocess` takes it for this, too.
+                    self._code = 0
+                else:
+                    self._code = os.waitstatus_to_exitcode(status) if pid else None
+            return self._code
+
+        def kill(self) -> None:
+            if self._code is None:
+                os.kill(self.pid, signal.SIGKILL)
+
+    def _spawned(source: int, sink: int, begun: int) -> _Spawned | None:
+        """Starts a process by posix_spawn(3), on Linux; ``None`` where that is not to be had.
+
+        `subprocess` keeps the interpreter's lock until the new process runs its program. When all processors are busy,
+        that is milliseconds, in which the event loop stands still. A call by `ctypes` gives the lock away.
+        """
+        if sys.platform != "linux" or min(source, sink, begun) <= _LAST_STANDARD:
+            return None
+        try:
+            ctypes = importlib.import_module("ctypes")
+        except ImportError:
+            return None
+        library = ctypes.CDLL(None)
+        actions, attributes = ctypes.create_string_buffer(_OPAQUE), ctypes.create_string_buffer(_OPAQUE)
+        pid = ctypes.c_int()
+        # One with another number, so that it stays open in the program.
+        theirs = _LAST_STANDARD + 1 if begun != _LAST_STANDARD + 1 else begun + 1
+        command = [each.encode(errors="surrogateescape") for each in _command(theirs)]
+        variables = [name + b"=" + value for name, value in os.environb.items()]
+        library.posix_spawn_file_actions_init(actions)
+        library.posix_spawnattr_init(attributes)
+        try:
+            for mine, other in ((source, 0), (sink, 1), (begun, theirs)):
+                library.posix_spawn_file_actions_adddup2(actions, mine, other)
+            if library.posix_spawnattr_setflags(attributes, ctypes.c_short(_SETSID)):
+                return None
+            error = library.posix_spawn(
+                ctypes.byref(pid),
+                os.fsencode(sys.executable),
+                actions,
+                attributes,
+                (ctypes.c_char_p * (len(command) + 1))(*command, None),
+                (ctypes.c_char_p * (len(variables) + 1))(*variables, None),
+            )
+        finally:
+            library.posix_spawn_file_actions_destroy(actions)
+            library.posix_spawnattr_destroy(attributes)
+        if error:
+            raise OSError(error, os.strerror(error))
+        return _Spawned(pid.value)
+
+    def _nameless_file() -> int:
+        if sys.platform == "linux":
+            return os.memfd_create("begun")
+        with tempfile.TemporaryFile() as file:
+            return os.dup(file.fileno())
 
     Starter = PosixStarter

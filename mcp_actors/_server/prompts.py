@@ -12,10 +12,10 @@ from mcp_actors import types as t
 from mcp_actors._actors.inbound_call import Continuation
 from mcp_actors._actors.responses import InvalidResult
 from mcp_actors._schema.signature import InvalidArguments, read_signature
-from mcp_actors._server.content import UnreadFiles, as_blocks, with_files_read
+from mcp_actors._server.content import UnreadFiles, as_blocks
 from mcp_actors._server.context import Context
 from mcp_actors._server.dependencies import function
-from mcp_actors._server.invoke import Function, Handler, Loop, name_of, string_param
+from mcp_actors._server.invoke import Function, Handler, Loop, name_of, string_param, with_files_read
 from mcp_actors._server.registry import Registry
 from mcp_actors._server.sources import list_result, with_entry
 from mcp_actors._server.text_arguments import TextArgument, TextArguments

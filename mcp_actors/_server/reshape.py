@@ -31,16 +31,14 @@ from mcp_actors._schema.references import definitions_in_use, without_references
 from mcp_actors._schema.repair import Repair
 from mcp_actors._schema.signature import InvalidArguments, read_signature
 from mcp_actors._schema.validate import Problem, Validator, compile_schema
-from mcp_actors._server.content import UnreadFiles, with_files_read
+from mcp_actors._server.content import ToolAnswer, UnreadFiles, finishing
 from mcp_actors._server.context import Context
 from mcp_actors._server.failures import failed, tool_error_in
-from mcp_actors._server.invoke import Function, called, current, is_async
+from mcp_actors._server.invoke import Function, called, current, is_async, with_files_read
 from mcp_actors._server.tools import (
     RepairedArguments,
-    ToolAnswer,
     Tools,
     answer_of,
-    finishing,
     warn_of_tool_name,
 )
 from mcp_actors._wire.codec import encode_value

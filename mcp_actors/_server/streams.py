@@ -27,10 +27,10 @@ from mcp_actors._actors.inbound_call import Continuation, InboundCall
 from mcp_actors._eras.era import CALL_MESSAGE, PARTS_READ, Method
 from mcp_actors._schema.convert import to_json_value
 from mcp_actors._schema.signature import Signature
-from mcp_actors._server.content import UnreadFiles, as_blocks, with_files_read
+from mcp_actors._server.content import UnreadFiles, as_blocks
 from mcp_actors._server.context import Context, SyncContext, principal_of
 from mcp_actors._server.inbox import CallLink, token_of
-from mcp_actors._server.invoke import Handler, body_of, current
+from mcp_actors._server.invoke import Handler, body_of, current, with_files_read
 from mcp_actors._wire.codec import encode_value
 from mcp_actors.errors import CallEnded, ToolError, invalid_params
 

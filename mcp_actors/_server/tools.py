@@ -22,11 +22,11 @@ from mcp_actors._schema.signature import InvalidArguments, Signature, read_signa
 from mcp_actors._schema.validate import Validator, compile_schema
 from mcp_actors._server.approvals import ApprovedBy, Confirmation, confirmed
 from mcp_actors._server.apps import linked_meta
-from mcp_actors._server.content import UnreadFiles, as_blocks, with_files_read
+from mcp_actors._server.content import ToolAnswer, UnreadFiles, finishing
 from mcp_actors._server.context import Context
 from mcp_actors._server.dependencies import function
 from mcp_actors._server.failures import OutOfTime, failed, tool_error_in
-from mcp_actors._server.invoke import ISOLATED, Function, Handler, Loop, check_async, name_of
+from mcp_actors._server.invoke import ISOLATED, Function, Handler, Loop, check_async, name_of, with_files_read
 from mcp_actors._server.registry import Registry
 from mcp_actors._server.sources import list_result, with_provided
 from mcp_actors._server.streams import collecting, is_generator
@@ -37,7 +37,6 @@ from mcp_actors.errors import RpcError, ToolError, invalid_params
 from mcp_actors.supervision.arguments import did_you_mean
 from mcp_actors.supervision.logging import log
 from mcp_actors.types import (
-    UNSET,
     CallToolResult,
     Icon,
     ListToolsResult,
@@ -53,11 +52,9 @@ __all__ = [
     "RepairedArguments",
     "TaskRules",
     "TaskSupport",
-    "ToolAnswer",
     "ToolElsewhere",
     "Tools",
     "answer_of",
-    "finishing",
     "tool_without_references",
     "warn_of_tool_name",
     "with_repairs",
@@ -72,9 +69,6 @@ _ADVISED_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 # Bytes of another server's schema as JSON that is written without references, which takes some 20 ms then. No model
 # reads longer ones.
 MOST_WRITTEN = 64 * 1024
-
-ToolAnswer = CallToolResult | ValueResult
-"""What answers ``tools/call``."""
 
 
 class _ToolEntry(msgspec.Struct, frozen=True, eq=False):
@@ -580,57 +574,6 @@ def _raw_binding(signature: Signature, schema: Validator) -> Callable[[dict[str,
         return signature.bind(arguments)
 
     return bind
-
-
-def finishing(
-    encode: Callable[[Any], Any], compiled: Validator | None, *, declared: bool, content: bool
-) -> Callable[[Any], ToolAnswer]:
-    """Returns the function that makes the result of the value that a tool returned.
-
-    A tool with an output schema has to return structured content (MCP, Tools, Output Schema): whatever it returns is
-    that value, unless it builds the whole result itself. A value that does not fit raises, and the call fails. With
-    ``content`` an empty list means without content; otherwise it is a value.
-    """
-
-    def structured(value: Any) -> ToolAnswer:
-        encoded = encode(value)
-        if compiled is not None:
-            _check(compiled, encoded)
-        return ValueResult(encode_value(encoded).decode(), encoded)
-
-    def for_schema(value: Any) -> ToolAnswer:
-        if not isinstance(value, CallToolResult):
-            # As in `structured`, which is not called, because most calls come here.
-            encoded = encode(value)
-            if compiled is not None:
-                _check(compiled, encoded)
-            return ValueResult(encode_value(encoded).decode(), encoded)
-        if not value.is_error:
-            if value.structured_content is UNSET:
-                raise TypeError(
-                    "a tool with an output schema returned a CallToolResult without structured_content"
-                )
-            if compiled is not None:
-                _check(compiled, value.structured_content)
-        return value
-
-    def free(value: Any) -> ToolAnswer:
-        if value.__class__ is str:
-            return ValueResult(value)
-        if value is None or (content and value == []):
-            return CallToolResult([])
-        if isinstance(value, CallToolResult):
-            return value
-        blocks = as_blocks(value)
-        return structured(value) if blocks is None else CallToolResult(blocks)
-
-    return for_schema if declared else free
-
-
-def _check(compiled: Validator, content: Any) -> None:
-    problems = compiled.problems(content)
-    if problems:
-        raise ValueError(f"the result does not fit the output schema: {'; '.join(problems)}")
 
 
 # -- Arguments of another type than a tool takes, which its author lets be repaired ---

@@ -5,31 +5,12 @@
 show, and `platform` has what differs between operating systems. `blockages` is what has blocked event loops.
 """
 
-from mcp_actors.supervision.blockages import Blockage
-from mcp_actors.supervision.budget import Account, Budget, BudgetStatistics, Limited, holder_of
-from mcp_actors.supervision.containment import (
-    Containment,
-    Cost,
-    Crash,
-    CrashLog,
-    TaskKind,
-    crash_log,
-    outliving,
-    reraised,
-    start,
-    start_again,
-    start_and_wait,
-)
-from mcp_actors.supervision.logging import (
-    flush_to_stderr,
-    log,
-    logger,
-    wait_until_written,
-    write_to_stderr,
-)
+from __future__ import annotations
+
+import importlib
+
 from mcp_actors.supervision.principal import STREAM_GRACE, Principal
 from mcp_actors.supervision.printable import printable, safe, safe_json, spelled_out, without_paths
-from mcp_actors.supervision.task_kinds import TASKS
 
 __all__ = [
     "STREAM_GRACE",
@@ -63,3 +44,34 @@ __all__ = [
     "without_paths",
     "write_to_stderr",
 ]
+
+# What needs Trio is loaded when it is first asked for: rooms that know no Trio import the others, and a process that
+# runs functions imports those rooms. ``__init__.pyi`` tells type checkers what there is.
+_NAMES = {
+    "blockages": ("Blockage",),
+    "budget": ("Account", "Budget", "BudgetStatistics", "Limited", "holder_of"),
+    "containment": (
+        "Containment", "Cost", "Crash", "CrashLog", "TaskKind",
+        "crash_log", "outliving", "reraised", "start", "start_again", "start_and_wait",
+    ),
+    "logging": ("flush_to_stderr", "log", "logger", "wait_until_written", "write_to_stderr"),
+    "task_kinds": ("TASKS",),
+}  # fmt: skip
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    """Loads a name of the table above when it is first asked for.
+
+    Raises:
+        AttributeError: The name does not exist.
+    """
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -7,8 +7,6 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import trio
-
 from mcp_actors.errors.protocol import see_page
 
 __all__ = [
@@ -107,7 +105,7 @@ def require_trio(what: str, name: str) -> None:
         what: The expression that needs Trio.
         name: The name in `mcp_actors.asyncio` of what does it there.
     """
-    if not trio.lowlevel.in_trio_run():
+    if not importlib.import_module("trio").lowlevel.in_trio_run():
         in_threads = f", without a loop mcp_actors.sync.{name}" if name[0].isupper() else ""
         raise RuntimeError(
             f"{what} runs on Trio, with trio.run(main): under asyncio and in notebooks use mcp_actors.asyncio.{name}"

@@ -9,26 +9,20 @@ from __future__ import annotations
 
 import os
 import sys
-
-import trio
+from types import TracebackType
 
 from mcp_actors.errors import McpError
 from mcp_actors.supervision import arguments
 
-__all__ = ["VARIABLE", "is_users_module", "shorten"]
+__all__ = ["VARIABLE", "is_users_module", "module_of", "shorten", "users_frames"]
 
 VARIABLE = "MCP_ACTORS_TRACEBACK"
 
 _FROM_A_CHECK = "_mcp_actors_from_a_check"
 
 # What fails at a connection by itself. Any other error in a chain is a defect of somebody's code, which is to be found.
-_OF_CONNECTIONS = (
-    OSError,
-    trio.BrokenResourceError,
-    trio.ClosedResourceError,
-    trio.EndOfChannel,
-    trio.TooSlowError,
-)
+# Those of Trio by their names, because processes import this that have no Trio.
+_OF_TRIO = frozenset({"BrokenResourceError", "ClosedResourceError", "EndOfChannel", "TooSlowError"})
 _PACKAGES_OF_CONNECTIONS = ("httpcore2", "httpx2", "mcp_actors", "mcp_transports", "wsproto")
 
 
@@ -67,8 +61,11 @@ def _has_defect(cause: BaseException | None) -> bool:
         return False
     if isinstance(cause, BaseExceptionGroup):
         return any(map(_has_defect, cause.exceptions))
-    expected = isinstance(cause, _OF_CONNECTIONS) or type(cause).__module__.partition(".")[0] in (
-        _PACKAGES_OF_CONNECTIONS
+    package = type(cause).__module__.partition(".")[0]
+    expected = (
+        isinstance(cause, OSError)
+        or package in _PACKAGES_OF_CONNECTIONS
+        or (package == "trio" and type(cause).__name__ in _OF_TRIO)
     )
     return not expected or _has_defect(_shown_cause(cause))
 
@@ -90,3 +87,15 @@ def is_users_module(module: str) -> bool:
     if package in _ENGINE:
         return f"{module}.".startswith(_USERS)
     return package not in sys.stdlib_module_names
+
+
+def users_frames(traceback: TracebackType | None) -> TracebackType | None:
+    """Returns the part of a traceback that begins with the first frame of the user's code, if there is one."""
+    while traceback is not None and not is_users_module(module_of(traceback)):
+        traceback = traceback.tb_next
+    return traceback
+
+
+def module_of(traceback: TracebackType) -> str:
+    """Returns the name of the module whose code a frame runs."""
+    return str(traceback.tb_frame.f_globals.get("__name__", ""))

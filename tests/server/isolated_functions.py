@@ -90,6 +90,16 @@ def pid() -> int:
     return os.getpid()
 
 
+def open_files() -> list[str]:
+    found = []
+    for each in os.listdir("/proc/self/fd"):
+        try:
+            found.append(os.readlink(f"/proc/self/fd/{each}"))
+        except OSError:
+            continue  # that of the folder itself
+    return found
+
+
 def large(size: int, text: str) -> str:
     assert len(text) == size
     return text
@@ -353,6 +363,13 @@ async def asyncio_block() -> AsyncIterator[Opened]:
 async def slow_block() -> AsyncIterator[None]:
     yield
     await trio.sleep_forever()
+
+
+@contextmanager
+def ending_block() -> Iterator[None]:
+    note("opened")
+    os._exit(6)
+    yield
 
 
 def takes_one(server: Any) -> Any:

@@ -256,6 +256,10 @@ ELSEWHERE = {
         "server/test_isolation.py",
         "test_the_end_of_a_process_costs_its_call_alone",
     ),
+    "the module of an isolated tool cannot be imported in a process, or no process can be started": (
+        "server/test_isolation.py",
+        "test_a_module_that_cannot_be_imported_fails_the_calls_of_its_functions_alone",
+    ),
     "a call with a key has other arguments than the first one with it": (
         "server/test_idempotency.py",
         "test_a_key_belongs_to_one_request",
