@@ -7,7 +7,6 @@ that out by itself.
 from __future__ import annotations
 
 import json
-from uuid import uuid4
 
 import pytest
 import trio
@@ -15,7 +14,7 @@ import trio
 from mcp_actors import CallTimeout, Client, RpcError
 from mcp_actors.types import BlobResourceContents, PromptReference, TextResourceContents
 
-from .user import LEGACY, LIMIT, MODERN, User, rows, text_of
+from .user import LEGACY, LIMIT, MODERN, User, require_watched_tools, rows, text_of
 
 WATCHED = "test://watched-resource"
 TABLE = [
@@ -139,18 +138,7 @@ async def test_python_server_change_notifications(target: str, era: str) -> None
 
 @both_eras
 async def test_python_server_tools_are_watched(target: str, era: str) -> None:
-    grown = f"grown_{uuid4().hex}"
-    with trio.fail_after(LIMIT):
-        async with Client(target, era=era) as client, client.watch_tools() as tools:
-            first = await anext(tools)
-            assert "echo" in {tool.name for tool in first.added}
-            await client.call_tool("grow", {"name": grown})
-            async for change in tools:
-                # Another test may have had it grow before.
-                assert not change.removed
-                if grown in {tool.name for tool in change.added}:
-                    assert grown in {tool.name for tool in change.all}
-                    break
+    await require_watched_tools(target, era)
 
 
 @modern_rows

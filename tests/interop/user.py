@@ -5,10 +5,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import trio
 
+from mcp_actors import Client
 from mcp_actors.types import (
     CreateMessageParams,
     CreateMessageResult,
@@ -18,7 +20,7 @@ from mcp_actors.types import (
     TextContent,
 )
 
-__all__ = ["LEGACY", "LIMIT", "MODERN", "User", "rows", "stdio", "text_of"]
+__all__ = ["LEGACY", "LIMIT", "MODERN", "User", "require_watched_tools", "rows", "stdio", "text_of"]
 
 LIMIT = 40.0  # seconds for one test; they take about one
 LEGACY, MODERN = "2025-11-25", "2026-07-28"
@@ -82,3 +84,19 @@ class User:
 
 def text_of(content: Sequence[Any]) -> str:
     return "\n".join(block.text for block in content if isinstance(block, TextContent))
+
+
+async def require_watched_tools(target: str, era: str) -> None:
+    """Has a server with the tools ``echo`` and ``grow`` get one more, which our client sees."""
+    grown = f"grown_{uuid4().hex}"
+    with trio.fail_after(LIMIT):
+        async with Client(target, era=era) as client, client.watch_tools() as tools:
+            first = await anext(tools)
+            assert "echo" in {tool.name for tool in first.added}
+            await client.call_tool("grow", {"name": grown})
+            async for change in tools:
+                # Another test may have had it grow before.
+                assert not change.removed
+                if grown in {tool.name for tool in change.added}:
+                    assert grown in {tool.name for tool in change.all}
+                    break
