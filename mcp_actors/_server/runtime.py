@@ -46,7 +46,7 @@ from mcp_actors._server.sessions import AnySession, SessionRecord, SessionRegist
 from mcp_actors._server.subscriptions import SessionSubscriber
 from mcp_actors._server.turns import TurnStatistics
 from mcp_actors._server.visibility import ListWatch, caller_of
-from mcp_actors._server.watchdog import watched
+from mcp_actors._server.watchdog import watch_loop
 from mcp_actors._wire.codec import JsonRpcNotification, JsonRpcRequest, decode
 from mcp_actors.abc import (
     Arrival,
@@ -76,7 +76,7 @@ from mcp_actors.supervision.budget import Account, holder_of
 from mcp_actors.supervision.containment import Containment, one_error, start, start_again, start_and_wait
 from mcp_actors.supervision.principal import Principal
 from mcp_actors.supervision.printable import printable, without_places
-from mcp_actors.supervision.task_kinds import BEATS, COMPANION, DRAIN, STOP_PART, TRANSPORT
+from mcp_actors.supervision.task_kinds import BEATS, COMPANION, DRAIN, STOP_PART, TRANSPORT, WATCHED_LOOP
 from mcp_actors.types import Implementation
 from mcp_actors.types.records import Number, ValueRecord, frozen_record
 
@@ -330,8 +330,7 @@ class ServerRuntime:
                     # A bus that leads nowhere is not worth a call for each event.
                     leave = self.bus.attach(state.bus) if state.bus.spans_processes else None
                     try:
-                        with watched(self.watchdog, lambda: len(self._all_calls())):
-                            await self._supervise(transports, scope, state, task_status)
+                        await self._supervise(transports, scope, state, task_status)
                     finally:
                         if leave is not None:
                             leave()
@@ -387,6 +386,10 @@ class ServerRuntime:
                 self._config, scope, state, self._sessions, supervisor, self._leaving, self._stopping, self
             )
             start_again(supervisor, DRAIN, self._drain, handler, supervisor.cancel_scope)
+            if self.watchdog is not None:
+                start_again(
+                    supervisor, WATCHED_LOOP, watch_loop, self.watchdog, lambda: len(self._all_calls())
+                )
             self._handlers.append(handler)
             self._transports += transports
             try:

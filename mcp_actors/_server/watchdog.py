@@ -1,8 +1,9 @@
 """The watchdog: a thread that looks at event loops, and says which call blocks one, and at which line.
 
-It costs the loop nothing while that waits: the thread looks where the loop is (`sys._current_frames`), and leaves it
-alone if it waits for the system. If it runs something, the loop is asked to answer. What it runs is looked at again
-until the answer is there, and after ``seconds`` without one the loop is blocked:
+Each loop has a beat, once in ``seconds``, which winds up the alarm that the thread waits for. While the beats come, the
+thread sleeps, and wants neither the processor nor the interpreter's lock, for which it would have to compete with a
+loop that never waits. When a beat is late, the alarm goes off, and the thread looks what the loop runs
+(`sys._current_frames`) until the beat is there; after ``seconds`` without it the loop is blocked:
 
 =========================================  ===========================================================================
 what every look has seen                   what is named
@@ -16,18 +17,20 @@ A line of the program's own code is one in neither the engine, nor Trio, nor the
 a line, in no installed package either.
 
 Asyncio loops are looked at while functions with ``loop="asyncio"`` run in them. A blocked worker thread blocks no loop,
-and is not looked at.
+and is not looked at. A loop that waits for the system is not blocked, however late its beat is: the clock of a test may
+stand still.
 """
 
 from __future__ import annotations
 
+import importlib
 import linecache
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from types import CodeType, FrameType
 from typing import Any, Literal, NamedTuple
 
@@ -42,9 +45,9 @@ from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.printable import printable
 from mcp_actors.supervision.tracebacks import is_users_module
 
-__all__ = ["watched"]
+__all__ = ["watch_loop"]
 
-# Looks at a loop that was asked, in the time after which it counts as blocked.
+# Looks at a loop whose beat is late, in the time after which it counts as blocked.
 _LOOKS = 2
 # Characters of the names and the line that are shown.
 _LONGEST = 200
@@ -57,6 +60,8 @@ _STEPS: frozenset[CodeType] = frozenset(
     each.__code__
     for each in (InboundCall.answer_now, InboundCall.begin, InboundCall.run, InboundCall._outcome)
 )
+# The flag of a timer that goes off at a time of its clock, and not after so many seconds.
+_AT_A_TIME = 1
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
@@ -70,81 +75,88 @@ class _LoopStep(NamedTuple):
     line: str
 
 
+# Of a loop that was blocked while the thread did not get to look at it.
+_NOTHING = _LoopStep(None, None, "", "")
+
+
 class _Loop:
-    """One event loop, with the question that it was asked last.
+    """One event loop, with what was seen of it since its beat is late.
 
     Args:
         kind: Whose it is.
         thread: The thread in which it runs.
-        post: Has a function called in the loop soon; raises `RuntimeError` when the loop has ended.
         seconds: After how long it counts as blocked.
     """
 
-    def __init__(
-        self,
-        kind: Literal["trio", "asyncio"],
-        thread: int,
-        post: Callable[[Callable[[], object]], object],
-        seconds: float,
-    ) -> None:
+    def __init__(self, kind: Literal["trio", "asyncio"], thread: int, seconds: float) -> None:
         self.kind: Literal["trio", "asyncio"] = kind
         self.thread = thread
-        self._post = post
+        self.due = time.perf_counter()
+        """When the next beat is due."""
         self._seconds = seconds
-        self._question: _Question | None = None
         self._seen: list[_LoopStep] = []
         self._blockage: OpenBlockage | None = None
+        # When it was blocked from and to, until the thread has taken note of that.
+        self._over: tuple[float, float] | None = None
 
-    @property
-    def waits_for_answer(self) -> bool:
-        return self._question is not None
+    def beat(self, now: float, stood_still: bool) -> None:
+        """Is called in the loop.
 
-    def look(self, frame: FrameType | None, owner: Watchdog, late: float) -> None:
-        """Looks at what the loop runs, and notes whether it is blocked.
+        Args:
+            now: The time.
+            stood_still: Whether the whole process did, so that nothing in it is what the beat has waited for.
+        """
+        due, self.due = self.due, now + self._seconds
+        if self._blockage is not None:
+            # Here, and not in the thread: a call that is late because of it may say so at once.
+            self._blockage.end(now)
+        elif stood_still or now - due < self._seconds:
+            return
+        self._over = due, now
+
+    def look(self, frame: FrameType | None, owner: Watchdog, now: float, late: bool) -> None:
+        """Looks at what the loop runs if its beat is late, and notes whether it is blocked.
 
         Args:
             frame: The innermost frame of its thread.
             owner: The watchdog.
-            late: Seconds for which something has kept the interpreter's lock, so that nobody could look.
+            now: The time.
+            late: Whether something has kept the interpreter's lock, so that nobody could look.
         """
-        question = self._question
-        if question is not None:
-            if question.answered is not None:
-                self._answered(question.asked, question.answered, owner)
-            else:
-                self._see(frame, owner, late)
-                if time.perf_counter() - question.asked >= self._seconds:
-                    self._note(question.asked, owner)
-                return
-        if frame is None or _waits(frame):
-            return
-        self._see(frame, owner, late)
-        self._question = question = _Question(self)
-        self._post(question)
-        if late:
-            question.asked -= late
-            self._note(question.asked, owner)
-
-    def _see(self, frame: FrameType | None, owner: Watchdog, late: float) -> None:
-        if late:
-            # What was seen before is no more than what ran before.
+        over, self._over = self._over, None
+        if over is not None:
+            self._end(*over, owner)
+        elif now < self.due:
             self._seen.clear()
-        self._seen = [*self._seen[1 - _LOOKS :], owner.seen(self, frame)]
+        elif frame is not None and not _waits(frame):
+            if late:
+                # What was seen before is no more than what ran before.
+                self._seen.clear()
+            self._seen = [*self._seen[1 - _LOOKS :], owner.seen(self, frame)]
+            if now - self.due >= self._seconds:
+                self._note(self.due, owner)
+
+    def next_look(self, now: float) -> float:
+        """Returns when the thread is to look at it, if it has no other beat until then."""
+        if self._over is not None:
+            return now
+        pause = self._seconds / _LOOKS
+        return self.due + pause if self.due + pause > now else now + pause
+
+    @property
+    def is_well(self) -> bool:
+        """Whether it is not known to be blocked, and nothing is left to say of it."""
+        return self._blockage is None and self._over is None
 
     def shift(self, seconds: float) -> None:
         """Takes no time into account in which the whole process stood still."""
-        if self._question is not None and self._blockage is None:
-            self._question.asked += seconds
-
-    def goes_on(self, at: float) -> None:
-        """Is called in the loop, with its answer."""
-        if self._blockage is not None:
-            self._blockage.end(at)
+        if self._blockage is None:
+            self.due += seconds
 
     def _note(self, began: float, owner: Watchdog) -> None:
         if self._blockage is not None:
             return
-        self._blockage = blockage = owner.note(self, self._seen, began)
+        self._blockage = blockage = owner.note(self, self._seen or [_NOTHING], began)
         now = blockage.now
         log.warning(
             f"{now.loop_name} is blocked",
@@ -153,31 +165,94 @@ class _Loop:
             waiting=now.waiting,
         )
 
-    def _answered(self, asked: float, answered: float, owner: Watchdog) -> None:
-        self._question = None
-        if answered - asked >= self._seconds:
-            self._note(asked, owner)
+    def _end(self, began: float, ended: float, owner: Watchdog) -> None:
+        self._note(began, owner)
         blockage, self._blockage, self._seen = self._blockage, None, []
         if blockage is not None:
-            blockage.end(answered)
+            blockage.end(ended)
             now = blockage.now
             blockage_log.add_time(now)
             log.warning(f"{now.loop_name} goes on", **_details(now), seconds=round(now.seconds, 3))
 
 
-class _Question:
-    """Asks a loop whether it goes on: it is called there."""
+class _Alarm:
+    """Something that a thread waits for, and that other threads wind up again and again without waking that thread.
 
-    __slots__ = ("_loop", "answered", "asked")
+    This one is for all systems: the thread wakes when the time is over that was given first, and sleeps on.
+    """
 
-    def __init__(self, loop: _Loop) -> None:
-        self._loop = loop
-        self.asked = time.perf_counter()
-        self.answered: float | None = None
+    def __init__(self) -> None:
+        self.at = 0.0
+        """When it goes off."""
+        self._running = threading.Lock()
+        self._running.acquire()
 
-    def __call__(self) -> None:
-        self.answered = time.perf_counter()
-        self._loop.goes_on(self.answered)
+    def wind(self, at: float) -> None:
+        """Has it go off at a time, and no more at the one before. Legal in any thread, also after its end."""
+        self.at = at
+
+    def wait(self) -> bool:
+        """Waits until it goes off; returns whether it has, and has not been ended."""
+        while (left := self.at - time.perf_counter()) > 0:
+            if self._running.acquire(timeout=left):
+                return False
+        return True
+
+    def end(self) -> None:
+        """Ends whoever waits. Never waits itself."""
+        self._running.release()
+
+
+class _TimerAlarm(_Alarm):
+    """One of Linux: its thread sleeps in the system until a timer goes off, whoever winds that up meanwhile.
+
+    Raises:
+        AttributeError: The system's library has no such timers.
+        OSError: The process may have no more descriptors.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        # By `ctypes`, since `os` has the functions from Python 3.13 on.
+        self._ctypes: Any = importlib.import_module("ctypes")
+        self._library = self._ctypes.CDLL(None, use_errno=True)
+        self._lock = threading.Lock()
+        self._is_ended = False
+        self._settime = self._library.timerfd_settime
+        # The clock of `time.perf_counter`.
+        self._fd = self._library.timerfd_create(time.CLOCK_MONOTONIC, os.O_CLOEXEC)
+        if self._fd < 0:
+            raise OSError(self._ctypes.get_errno(), "timerfd_create")
+
+    def wind(self, at: float) -> None:
+        self.at = at
+        seconds, part = divmod(max(at, 1e-9), 1)
+        # An interval of nothing, since it goes off once; then when, on the clock.
+        when = (self._ctypes.c_long * 4)(0, 0, int(seconds), int(part * 1e9))
+        with self._lock:
+            if self._fd >= 0:
+                self._settime(self._fd, _AT_A_TIME, when, None)
+
+    def wait(self) -> bool:
+        if not self._is_ended:
+            os.read(self._fd, 8)
+        if not self._is_ended:
+            return True
+        with self._lock:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+        return False
+
+    def end(self) -> None:
+        self._is_ended = True
+        self.wind(0.0)
+
+
+def _alarm() -> _Alarm:
+    with suppress(AttributeError, ImportError, OSError):
+        if sys.platform == "linux":
+            return _TimerAlarm()
+    return _Alarm()
 
 
 class Watchdog:
@@ -193,10 +268,10 @@ class Watchdog:
         self.calls: list[Callable[[], int]] = []
         """Return how many calls each server of the loop has in flight."""
         self._token = token
-        # Held until the end. A lock costs a sleeping thread less than an event does.
-        self._running = threading.Lock()
-        self._trio = _Loop("trio", threading.get_ident(), token.run_sync_soon, seconds)
-        self._asyncio: dict[object, _Loop] = {}
+        self._used = time.process_time()
+        self._trio = _Loop("trio", threading.get_ident(), seconds)
+        self._asyncio: dict[Any, _Loop] = {}
+        self._alarm = _alarm()
         self._thread = threading.Thread(target=self._run, name="mcp-actors-watchdog", daemon=True)
 
     def __repr__(self) -> str:
@@ -204,67 +279,83 @@ class Watchdog:
 
     def start(self) -> None:
         """Begins to look."""
-        self._running.acquire()
+        self.beat()
         self._thread.start()
 
     def stop(self) -> None:
         """Looks no more. Never waits."""
-        self._running.release()
+        self._asyncio.clear()
+        self._alarm.end()
 
-    def _run(self) -> None:
-        last, used = time.perf_counter(), time.process_time()
-        while not self._running.acquire(timeout=(pause := self._pause())):
-            now, work = time.perf_counter(), time.process_time()
-            late = now - last - pause
-            if late < self.seconds:
-                late = 0.0
-            elif work - used < late / 2:
-                # The machine slept, or the process was stopped: nothing that it does has taken this time. A function
-                # that keeps the interpreter's lock holds this thread up too, and works.
-                for each in (self._trio, *self._asyncio.values()):
-                    each.shift(late)
-                late = 0.0
-            try:
-                self._look(late)
-            except RuntimeError:
-                # The loop of Trio has ended, or the interpreter does.
-                return
-            last, used = time.perf_counter(), time.process_time()
+    # -- in the loops ------------------------------------------------------------------------------------------------
 
-    def _pause(self) -> float:
-        """Seconds until the next look: a loop that has not answered is looked at again soon.
+    def beat(self) -> None:
+        """Says that the loop of Trio goes on. It is called there, once in `seconds`."""
+        self._beat(self._trio)
+        self._find_asyncio()
 
-        A thread that wakes up while others run costs them more than all that it looks at.
-        """
-        is_asked = any(each.waits_for_answer for each in (self._trio, *self._asyncio.values()))
-        return self.seconds / _LOOKS if is_asked else self.seconds
+    def _beat(self, loop: _Loop) -> None:
+        now = time.perf_counter()
+        loop.beat(now, stood_still=self._stood_still(now - loop.due))
+        self._wind(now)
 
-    def _look(self, late: float) -> None:
-        frames = sys._current_frames()
-        try:
-            self._trio.look(frames.get(self._trio.thread), self, late)
-            self._find_asyncio()
-            for loop, each in tuple(self._asyncio.items()):
-                try:
-                    each.look(frames.get(each.thread), self, late)
-                except RuntimeError:  # it is closed
-                    del self._asyncio[loop]
-        finally:
-            # A frame that is kept keeps all that the functions had.
-            frames.clear()
+    def _beat_asyncio(self, loop: Any, found: _Loop) -> None:
+        """Says that an asyncio loop goes on, as long as it is looked at."""
+        if self._asyncio.get(loop) is found:
+            self._beat(found)
+            loop.call_later(self.seconds, self._beat_asyncio, loop, found)
 
     def _find_asyncio(self) -> None:
         """Looks at the asyncio loops that have something to do, and no more at the others."""
-        needed: dict[object, tuple[int, Any]] = {}
+        needed: dict[Any, int] = {}
         for running, ctx in tuple(asyncio_calls.items()):
             if ctx._scope.token is self._token and running.thread is not None:
-                needed[running.loop] = running.thread, running.loop.call_soon_threadsafe
-        for loop, (thread, post) in needed.items():
+                needed[running.loop] = running.thread
+        for loop, thread in needed.items():
             if loop not in self._asyncio:
-                self._asyncio[loop] = _Loop("asyncio", thread, post, self.seconds)
-        for loop in [each for each in self._asyncio if each not in needed]:
-            if not self._asyncio[loop].waits_for_answer:
-                del self._asyncio[loop]
+                self._asyncio[loop] = found = _Loop("asyncio", thread, self.seconds)
+                with suppress(RuntimeError):  # it is closed
+                    loop.call_soon_threadsafe(self._beat_asyncio, loop, found)
+        for idle in [each for each in self._asyncio if each not in needed]:
+            if self._asyncio[idle].is_well:
+                del self._asyncio[idle]
+            elif idle.is_closed():
+                self._beat(self._asyncio[idle])
+
+    def _wind(self, now: float) -> None:
+        """Has the thread look when that is due, if no loop has another beat until then."""
+        self._used = time.process_time()
+        self._alarm.wind(min(each.next_look(now) for each in self._loops()))
+
+    def _loops(self) -> tuple[_Loop, ...]:
+        return (self._trio, *self._asyncio.values())
+
+    def _stood_still(self, seconds: float) -> bool:
+        """Returns whether the machine slept, or the process was stopped, where ``seconds`` too many have passed.
+
+        Nothing that the process does has taken this time then. A function that keeps the interpreter's lock holds
+        all threads up, and works.
+        """
+        return seconds >= self.seconds and time.process_time() - self._used < seconds / 2
+
+    # -- in the thread -----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while self._alarm.wait():
+            now = time.perf_counter()
+            late = now - self._alarm.at
+            if self._stood_still(late):
+                for each in self._loops():
+                    each.shift(late)
+                late = 0.0
+            frames = sys._current_frames()
+            try:
+                for each in self._loops():
+                    each.look(frames.get(each.thread), self, now, late >= self.seconds)
+            finally:
+                # A frame that is kept keeps all that the functions had.
+                frames.clear()
+            self._wind(now)
 
     # -- what a loop runs --------------------------------------------------------------------------------------------
 
@@ -285,7 +376,7 @@ class Watchdog:
                 break
             frame = frame.f_back
         if user is None:
-            return _LoopStep(call, None, "", "")
+            return _NOTHING._replace(call=call)
         file, number = user.f_code.co_filename, user.f_lineno
         return _LoopStep(call, user.f_code, f"{os.path.basename(file)}:{number}", _line(file, number))
 
@@ -379,19 +470,15 @@ def _line(file: str, number: int) -> str:
 _of_loops: dict[trio.lowlevel.TrioToken, Watchdog] = {}
 
 
-@contextmanager
-def watched(seconds: float | None, calls: Callable[[], int]) -> Iterator[None]:
-    """Has a watchdog look at the event loop of this task, for the length of a ``with`` block.
+async def watch_loop(seconds: float, calls: Callable[[], int]) -> None:
+    """Has a watchdog look at the event loop of this task, until it is cancelled.
 
     All servers in one loop share it, with the time of the first one.
 
     Args:
-        seconds: After how long a loop counts as blocked; ``None`` for no watchdog.
+        seconds: After how long a loop counts as blocked.
         calls: Returns how many calls a server has in flight; it is called in the thread.
     """
-    if seconds is None:
-        yield
-        return
     token = trio.lowlevel.current_trio_token()
     found = _of_loops.get(token)
     if found is None:
@@ -399,7 +486,9 @@ def watched(seconds: float | None, calls: Callable[[], int]) -> Iterator[None]:
         found.start()
     found.calls.append(calls)
     try:
-        yield
+        while True:
+            await trio.sleep(found.seconds)
+            found.beat()
     finally:
         found.calls.remove(calls)
         if not found.calls:

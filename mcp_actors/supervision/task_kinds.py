@@ -15,6 +15,13 @@ DRAIN = TaskKind("drain", "server", "nothing", "no caller: the server can still 
 STOP_PART = TaskKind(
     "part in the stop", "server", "nothing", "no caller: the server stops without that part of a transport"
 )
+WATCHED_LOOP = TaskKind(
+    "watched loop",
+    "server",
+    "nothing",
+    "no caller: the watchdog takes the loop for blocked",
+    restarted=True,
+)
 COMPANION = TaskKind(
     "companion", "server", "member", "those who look at the server through it; the server goes on"
 )

@@ -14,6 +14,7 @@ import trio.testing
 from structlog.testing import capture_logs
 
 from mcp_actors import CallTimeout, Client, Server
+from mcp_actors._server import watchdog
 from mcp_actors.supervision.blockages import Blockage, BlockageLog, blockage_log
 from mcp_actors.telemetry import Metrics
 from tests.telemetry.served import loopback, operator, serving
@@ -128,6 +129,37 @@ async def test_a_function_on_the_event_loop_that_does_not_await_is_named(tool: s
     assert (begun["event"], over["event"]) == ("the event loop is blocked", "the event loop goes on")
     assert (begun["tool"], begun["session"], begun["at"]) == (tool, "blocking#1", found.place)
     assert over["seconds"] >= begun["seconds"] >= 0.05
+
+
+async def test_a_function_is_named_where_the_system_has_no_timers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchdog, "_alarm", watchdog._Alarm)
+    async with Client(server_that_blocks()) as client:
+        assert (await client.call_tool("awaited")).text == "noticed"
+        assert (await until_over("awaited")).place.startswith(HERE)
+
+
+@pytest.mark.parametrize("make", [watchdog._alarm, watchdog._Alarm], ids=["of the system", "of all systems"])
+def test_an_alarm_that_is_wound_up_again_and_again_does_not_go_off(make: Any) -> None:
+    alarm, woken = make(), threading.Event()
+
+    def wait() -> None:
+        while alarm.wait():
+            alarm.wind(time.perf_counter() + 2 * PATIENCE)
+            woken.set()
+
+    alarm.wind(time.perf_counter() + 0.2)
+    thread = threading.Thread(target=wait)
+    thread.start()
+    for _ in range(1_000):
+        alarm.wind(time.perf_counter() + PATIENCE)
+    assert not woken.wait(0.5)
+    if make is watchdog._alarm:  # the other one goes off no earlier than it was to
+        alarm.wind(time.perf_counter())
+        assert woken.wait(PATIENCE)
+    alarm.end()
+    thread.join(PATIENCE)
+    assert not thread.is_alive()
+    alarm.wind(time.perf_counter())  # after its end
 
 
 async def test_a_function_that_blocks_its_asyncio_loop_is_named_and_blocks_nobody_on_trio() -> None:
