@@ -187,7 +187,8 @@ def _servers(module: ModuleType) -> dict[str, Server]:
 
 def _without_args(server: Server, target: str, args: Sequence[str]) -> Server:
     if args:
-        raise WrongUsage(f"{target} is a Server and takes no ARGS (a function would)")
+        url = next((f"; to serve it at {each} write --listen {each}" for each in args if "://" in each), "")
+        raise WrongUsage(f"{target} is a Server and takes no ARGS (a function would){url}")
     return server
 
 
