@@ -406,7 +406,7 @@ def test_annotations_of_a_file_resolve() -> None:
         (ONE + "two = Server('two')\n", "target_file.py", [], 2, "several servers.*:app or :two"),
         ("x = 1\n", "target_file.py", [], 2, "has no Server and no function"),
         (ONE, "target_file.py", ["x"], 2, "takes no ARGS"),
-        (ONE, "target_file.py", ["http://[::1]:80/mcp"], 2, "write --listen http://[::1]:80/mcp"),
+        (ONE, "target_file.py", ["http://h:80/mcp"], 2, "write --listen http://h:80/mcp"),
         ("import no_such_thing\n", "target_file.py", [], 1, "cannot import.*no_such_thing.*line 1"),
         ("x = 1\ny = undefined\n", "target_file.py", [], 1, "NameError: .*line 2"),
         ("def f(:\n", "target_file.py", [], 1, "SyntaxError"),
