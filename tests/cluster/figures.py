@@ -53,7 +53,7 @@ def failures(rows: Iterable[Row], phases: Sequence[Phase]) -> list[Row]:
         disturbed = max(
             (each.ends for each in phases if not each.calm and each.ends <= row["at"]), default=0.0
         )
-        is_news = is_404(row) and 0.0 < answered.get(session, 0.0) < disturbed
+        is_news = is_end_of_session(row) and 0.0 < answered.get(session, 0.0) < disturbed
         if is_failure(row, phase, phases[0]) and not is_news:
             found.append(row)
         if row["end"] == "right":
@@ -119,6 +119,16 @@ def table(rows: Sequence[Row], phases: Sequence[Phase]) -> str:
     for (phase_name, client, kind, error), times in sorted(told.items()):
         lines.append(f"{times:6} x {phase_name:10} {client:22} {kind:8} {error}")
     return "\n".join(lines)
+
+
+def is_end_of_session(row: Row) -> bool:
+    """Whether a client was told that its session has ended: that it is not there, or that its node was lost (502).
+
+    A node is lost to the others when it has been silent for some seconds, which on a slow machine is over when the
+    node that takes its place serves already.
+    """
+    lost = ("502", "the node that held the session was lost")
+    return is_404(row) or (row["end"] == "error" and any(words in row["error"] for words in lost))
 
 
 def is_404(row: Row) -> bool:

@@ -146,6 +146,7 @@ PHASES = [
     Phase("calm", 20, 30, calm=True),
 ]
 FORGOTTEN = "McpError: Session terminated"
+LOST = "HTTPStatusError: Server error '502 Bad Gateway' for url 'http://h:8000/mcp'"
 
 
 def row(end: str, at: float, took: float = 1.0, client: str = "ours-legacy", error: str = "") -> Row:
@@ -174,6 +175,8 @@ def row(end: str, at: float, took: float = 1.0, client: str = "ours-legacy", err
         ([row("right", 5), row("error", 22, error=FORGOTTEN), row("right", 24)], False),
         ([row("right", 5), row("right", 22), row("error", 25, error=FORGOTTEN)], True),
         ([row("error", 5, error=FORGOTTEN)], True),
+        ([row("right", 5), row("error", 25, error=LOST)], False),
+        ([row("right", 5), row("right", 22), row("error", 25, error=LOST)], True),
         ([row("unheard", 5, client="python-v1-legacy")], True),
         ([row("unheard", 25, client="python-v1-legacy")], False),
         ([row("unheard", 25)], True),
