@@ -121,7 +121,8 @@ class Notifications:
                 self._changed_there(Event(list_kind, None), None)
             return
         if method == NOTIFICATIONS_MISSED:
-            self._missed(is_first=params.get("first") is True)
+            reason = params.get("reason")
+            self._missed(params.get("first") is True, reason if isinstance(reason, McpError) else None)
             return
         kind = KIND_OF_METHOD.get(method)
         if kind is not None:
@@ -149,7 +150,7 @@ class Notifications:
         if subscription is None:
             self.changed(event.kind, event.uri)
 
-    def _missed(self, is_first: bool) -> None:
+    def _missed(self, is_first: bool, over: McpError | None) -> None:
         """Takes note that the server may have announced changes that did not arrive: everything counts as changed.
 
         Before the first stream the program has hardly seen anything: only those look again who keep a state.
@@ -157,7 +158,7 @@ class Notifications:
         events = [] if is_first else self._subscriptions.announced()
         for event in events:
             self._requests.changed(event)
-        self._subscriptions.missed(events)
+        self._subscriptions.missed(events, over)
         for event in events:
             self.changed(event.kind, event.uri)
 
@@ -263,6 +264,8 @@ class Subscriptions:
         self._open: dict[int | str, Listener] = {}
         self._kept: set[str] = set()
         self._nursery: trio.Nursery | None = None
+        # Whether the session of the moment, or the last one, has no stream. The next one over HTTP says so of its own.
+        self._is_deaf = False
 
     def __repr__(self) -> str:
         return f"<Subscriptions open={len(self._open)}>"
@@ -287,10 +290,22 @@ class Subscriptions:
         lists = [Event(kind, None) for kind in _LISTS if self._requests.has_method(f"{kind}/list")]
         return [*lists, *(Event("resource_updated", uri) for uri in sorted(self._wanted()))]
 
-    def missed(self, events: Sequence[Event]) -> None:
-        """Has each listener know that these changes may have been lost; one that keeps a state looks again anyhow."""
+    def hears_changes(self, negotiated: Negotiated) -> bool:
+        """Whether what a server announces can arrive: in a session over HTTP it needs a stream."""
+        return not self._is_deaf or negotiated.era.client.listen_method is not None
+
+    def missed(self, events: Sequence[Event], over: McpError | None) -> None:
+        """Has each listener know that these changes may have been lost; one that keeps a state looks again anyhow.
+
+        Args:
+            events: The changes; none where the session had no stream yet.
+            over: Why none of them will be heard any more, if that is so.
+        """
+        self._is_deaf = over is not None
         for listener in list(self._open.values()):
             listener.missed(events)
+            if over is not None and events and listener.on_missed is None:
+                listener.end(over)
 
     def acknowledged(self, subscription: Any, honored: Any) -> None:
         """Takes note that a subscription is in force, as far as ``honored`` says.
@@ -462,7 +477,7 @@ class Subscriptions:
             wanted: Returns what to subscribe to in a connection.
             began: Is called when a subscription is in force, and with ``None`` when it cannot be had. What happened
                 on the server before that is unknown. It is called again where the same is true in the middle of a
-                session, because its stream was lost.
+                session, because its stream was lost; `hears_changes` says whether there is another one.
             changed: Is called with every change. Neither function may wait.
 
         Raises:

@@ -329,7 +329,9 @@ async def test_a_question_waits_for_a_client_that_can_come_back(nursery: trio.Nu
 
 
 @pytest.mark.parametrize("id", ["x", "0-0-0", "é", "a" * 4000, "1"])
-async def test_an_unknown_event_is_a_bad_request_and_no_end_of_the_session(nursery: trio.Nursery, id: str) -> None:
+async def test_an_unknown_event_is_a_bad_request_and_no_end_of_the_session(
+    nursery: trio.Nursery, id: str
+) -> None:
     listener = FakeListener(nursery)
     session, _ = listener.open()
     listener.get(session)
