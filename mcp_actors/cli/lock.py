@@ -79,6 +79,9 @@ def command(connection: ConnectionOptions, output: str, check: bool, show_traceb
                 raise CommandFailure(f"{output} cannot be written: {error.strerror}") from error
         for name, lock in offered.items():
             echo(safe(f"{name}: {_counted(lock)}"))
+        if former is not None and not check and not is_one:
+            for name in sorted(former.servers.keys() - offered.keys()):
+                echo(safe(f"{name}: left out, as it is not among the servers any more"))
         said = (
             f"{output}: everything is as approved"
             if check

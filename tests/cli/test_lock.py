@@ -143,6 +143,8 @@ def test_one_server_of_several_is_approved_anew(mcp: Mcp, weather: Weather) -> N
     assert "what it has of 1 other server is as it was" in ran.stdout
     after = json.loads(weather.lock.read_text())["servers"]
     assert after.keys() == {"w", "c"}
+    ran = mcp("list", weather.url, "--lock", "mcp.lock")
+    assert (ran.returncode, "mcp-actors lock URL -o FILE" in ran.stderr) == (2, True)
     assert (after["c"], HIDDEN in str(after["w"])) == (before["c"], True)
     # One that the file does not have is added.
     weather.file.write_text(SERVER.replace('"weather"', '"third"'))
@@ -157,6 +159,15 @@ def test_one_server_of_several_is_approved_anew(mcp: Mcp, weather: Weather) -> N
     assert ran.returncode == 2
     assert "several servers that call themselves 'weather' (c, w)" in ran.stderr
     assert weather.lock.read_text() == approved
+    # A server that a configuration does not have any more has nothing that is approved.
+    weather.config.write_text(json.dumps({"mcpServers": {"w": servers["w"]}}))
+    assert "left out" not in mcp("lock", str(weather.config), "--check").stdout
+    ran = mcp("lock", str(weather.config))
+    assert (ran.returncode, "c: left out, as it is not among the servers any more\n" in ran.stdout) == (
+        0,
+        True,
+    )
+    assert json.loads(weather.lock.read_text())["servers"].keys() == {"w"}
 
 
 def test_nothing_is_written_if_a_server_cannot_be_asked(mcp: Mcp, weather: Weather) -> None:
