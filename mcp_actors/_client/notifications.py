@@ -20,6 +20,7 @@ import trio
 from mcp_actors._actors.dispatcher import NEW_ACCESS, NOTIFICATIONS_MISSED
 from mcp_actors._actors.event_bus import EventBus
 from mcp_actors._actors.outbound_call import CallOptions
+from mcp_actors._actors.session import Session
 from mcp_actors._client.connectivity import Connectivity, Negotiated
 from mcp_actors._client.options import (
     ClientNotification,
@@ -266,6 +267,8 @@ class Subscriptions:
         self._nursery: trio.Nursery | None = None
         # Whether the session of the moment, or the last one, has no stream. The next one over HTTP says so of its own.
         self._is_deaf = False
+        # The session whose stream was given up, and why.
+        self._given_up: tuple[Session, McpError] | None = None
 
     def __repr__(self) -> str:
         return f"<Subscriptions open={len(self._open)}>"
@@ -306,6 +309,7 @@ class Subscriptions:
             listener.missed(events)
             if over is not None and events and listener.on_missed is None:
                 listener.end(over)
+        self._given_up = (self._connectivity.session, over) if over is not None and events else None
 
     def acknowledged(self, subscription: Any, honored: Any) -> None:
         """Takes note that a subscription is in force, as far as ``honored`` says.
@@ -349,6 +353,9 @@ class Subscriptions:
     @asynccontextmanager
     async def _in_session(self, listener: Listener) -> AsyncIterator[None]:
         session = self._connectivity.session
+        if listener.on_missed is None and self._given_up is not None and self._given_up[0] is session:
+            listener.end(self._given_up[1])
+            listener.raise_if_lost()
         key = session.outbound.next_id()
         uris = listener.filter.resource_subscriptions or []
         self._open[key] = listener

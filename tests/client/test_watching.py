@@ -951,6 +951,9 @@ async def test_a_listener_whose_stream_is_given_up_is_lost(status: int, autojump
         with pytest.raises(SubscriptionLost, match=str(status)) as caught:
             await anext(listener)
         assert isinstance(caught.value.__cause__, mcp_actors.McpError)
+        with pytest.raises(SubscriptionLost, match=str(status)):
+            async with client.listen(tools=True):
+                raise AssertionError("nothing can be heard")
 
 
 async def test_a_stream_is_opened_again_once_there_is_other_access(autojump_clock: MockClock) -> None:
