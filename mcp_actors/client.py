@@ -1220,7 +1220,8 @@ class Client:
         before. Differences that arrive between two looks are one, so a slow reader gets the newest list and nothing
         grows. It goes on over losses of the connection, where the client makes it again (``restart=True``, or over
         HTTP), and over restarts of the server, in both eras. Where the server announces no changes the list is read
-        again in each new connection, and when the time is over that the server has named (``ttlMs``).
+        again in each new connection, and when the time is over that the server has named (``ttlMs``); where it does and
+        has no stream for them over HTTP, once a minute.
 
         Cancelling a look loses nothing; leaving the block waits at most one second for the server to take the
         subscription back.

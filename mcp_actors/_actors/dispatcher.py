@@ -184,7 +184,7 @@ Received = (
 )
 Loss = ConnectionLost | SessionExpired
 # The methods under which a handler of notifications learns of a `NewAccess`, and of `NotificationsMissed` with
-# ``first``. A server that sends them makes its client forget answers, as it may with a change of a list.
+# ``first`` and ``reason``. A server that sends them makes its client forget answers, as it may with a change of a list.
 NEW_ACCESS = "mcp-actors/new-access"
 NOTIFICATIONS_MISSED = "mcp-actors/notifications-missed"
 NotificationHandler = Callable[[str, dict[str, Any]], None]
@@ -315,7 +315,8 @@ class Dispatcher:
         elif kind is NewAccess:
             self._on_notification(NEW_ACCESS, {})
         elif kind is NotificationsMissed:
-            self._on_notification(NOTIFICATIONS_MISSED, {"first": message.first})  # type: ignore[union-attr]
+            missed = {"first": message.first, "reason": message.reason}  # type: ignore[union-attr]
+            self._on_notification(NOTIFICATIONS_MISSED, missed)
         else:
             assert isinstance(message, MalformedMessage)
             self.malformed(message, outlet)

@@ -478,7 +478,8 @@ class LockFile:
             names = ", ".join(map(shown_name, self.servers)) or "none"
             raise ConfigurationError(
                 f"one client has one server, and the file has {len(self.servers)} ({names:.200}): give "
-                "LockFile.read(path).of(name)",
+                "LockFile.read(path).of(name) in a program, and to a command the file that "
+                "'mcp-actors lock URL -o FILE' writes of that server alone",
                 file=self.path,
             )
         return next(iter(self.servers.values()))

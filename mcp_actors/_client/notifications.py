@@ -20,6 +20,7 @@ import trio
 from mcp_actors._actors.dispatcher import NEW_ACCESS, NOTIFICATIONS_MISSED
 from mcp_actors._actors.event_bus import EventBus
 from mcp_actors._actors.outbound_call import CallOptions
+from mcp_actors._actors.session import Session
 from mcp_actors._client.connectivity import Connectivity, Negotiated
 from mcp_actors._client.options import (
     ClientNotification,
@@ -121,7 +122,8 @@ class Notifications:
                 self._changed_there(Event(list_kind, None), None)
             return
         if method == NOTIFICATIONS_MISSED:
-            self._missed(is_first=params.get("first") is True)
+            reason = params.get("reason")
+            self._missed(params.get("first") is True, reason if isinstance(reason, McpError) else None)
             return
         kind = KIND_OF_METHOD.get(method)
         if kind is not None:
@@ -149,7 +151,7 @@ class Notifications:
         if subscription is None:
             self.changed(event.kind, event.uri)
 
-    def _missed(self, is_first: bool) -> None:
+    def _missed(self, is_first: bool, over: McpError | None) -> None:
         """Takes note that the server may have announced changes that did not arrive: everything counts as changed.
 
         Before the first stream the program has hardly seen anything: only those look again who keep a state.
@@ -157,7 +159,7 @@ class Notifications:
         events = [] if is_first else self._subscriptions.announced()
         for event in events:
             self._requests.changed(event)
-        self._subscriptions.missed(events)
+        self._subscriptions.missed(events, over)
         for event in events:
             self.changed(event.kind, event.uri)
 
@@ -263,6 +265,10 @@ class Subscriptions:
         self._open: dict[int | str, Listener] = {}
         self._kept: set[str] = set()
         self._nursery: trio.Nursery | None = None
+        # Whether the session of the moment, or the last one, has no stream. The next one over HTTP says so of its own.
+        self._is_deaf = False
+        # The session whose stream was given up, and why.
+        self._given_up: tuple[Session, McpError] | None = None
 
     def __repr__(self) -> str:
         return f"<Subscriptions open={len(self._open)}>"
@@ -287,10 +293,23 @@ class Subscriptions:
         lists = [Event(kind, None) for kind in _LISTS if self._requests.has_method(f"{kind}/list")]
         return [*lists, *(Event("resource_updated", uri) for uri in sorted(self._wanted()))]
 
-    def missed(self, events: Sequence[Event]) -> None:
-        """Has each listener know that these changes may have been lost; one that keeps a state looks again anyhow."""
+    def hears_changes(self, negotiated: Negotiated) -> bool:
+        """Whether what a server announces can arrive: in a session over HTTP it needs a stream."""
+        return not self._is_deaf or negotiated.era.client.listen_method is not None
+
+    def missed(self, events: Sequence[Event], over: McpError | None) -> None:
+        """Has each listener know that these changes may have been lost; one that keeps a state looks again anyhow.
+
+        Args:
+            events: The changes; none where the session had no stream yet.
+            over: Why none of them will be heard any more, if that is so.
+        """
+        self._is_deaf = over is not None
         for listener in list(self._open.values()):
             listener.missed(events)
+            if over is not None and events and listener.on_missed is None:
+                listener.end(over)
+        self._given_up = (self._connectivity.session, over) if over is not None and events else None
 
     def acknowledged(self, subscription: Any, honored: Any) -> None:
         """Takes note that a subscription is in force, as far as ``honored`` says.
@@ -334,6 +353,9 @@ class Subscriptions:
     @asynccontextmanager
     async def _in_session(self, listener: Listener) -> AsyncIterator[None]:
         session = self._connectivity.session
+        if listener.on_missed is None and self._given_up is not None and self._given_up[0] is session:
+            listener.end(self._given_up[1])
+            listener.raise_if_lost()
         key = session.outbound.next_id()
         uris = listener.filter.resource_subscriptions or []
         self._open[key] = listener
@@ -462,7 +484,7 @@ class Subscriptions:
             wanted: Returns what to subscribe to in a connection.
             began: Is called when a subscription is in force, and with ``None`` when it cannot be had. What happened
                 on the server before that is unknown. It is called again where the same is true in the middle of a
-                session, because its stream was lost.
+                session, because its stream was lost; `hears_changes` says whether there is another one.
             changed: Is called with every change. Neither function may wait.
 
         Raises:

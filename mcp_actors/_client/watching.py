@@ -16,6 +16,7 @@ whenever a session's stream begins anew         the connection of the stream was
 a second after a change that no answer shows    behind a load balancer the answer may come from a node that has not
                                                 heard of the change yet; once for each change
 after `ttlMs`, where no changes are announced   the server has said for how long its answer is good
+each minute, where announced changes get lost   a session over HTTP has no stream, or has lost it for good
 =============================================== ====================================================================
 
 Where a server announces no changes and names no time, the state is read once, and again in each new connection.
@@ -75,6 +76,8 @@ T = TypeVar("T")
 # Seconds: what a server calls good for less is not asked for more often; what it calls good for longer is asked for
 # again after a day.
 LEAST_AGE, MOST_AGE = 1.0, 24 * 3600.0
+# Seconds between two looks at what changes and cannot be heard of.
+LOOK_WITHOUT_STREAM = 60.0
 # Seconds after which a change is looked for again that no answer shows.
 LOOK_AGAIN = 1.0
 # A list that changes all the time is shown after so many attempts, as it was read.
@@ -191,7 +194,8 @@ class StateWatch(AsyncIterator[T], Generic[T]):
         # What may have changed the state, and how much of it the state was read after.
         self._now, self._seen = _Counts(), _Counts(-1)
         self._next = _NextLook()
-        self._is_announced = False
+        # Whether changes are announced and heard of; and whether they are announced, and cannot be.
+        self._is_announced = self._is_unheard = False
         self._woken = trio.Event()
         # One reader at a time: each gets what differs from what was returned last.
         self._lock = trio.Lock()
@@ -235,9 +239,12 @@ class StateWatch(AsyncIterator[T], Generic[T]):
             self._woken.set()
 
     def _began(self, listener: Listener | None) -> None:
-        self._is_announced = listener is not None and self._watched.is_announced(
-            listener, self._connectivity.negotiated
-        )
+        self._is_announced = self._is_unheard = False
+        if listener is not None:
+            negotiated = self._connectivity.negotiated
+            hears = self._subscriptions.hears_changes(negotiated)
+            announced = self._watched.is_announced(listener, negotiated)
+            self._is_announced, self._is_unheard = announced and hears, announced and not hears
         # The answer to a request that is on its way may be older than this.
         self._requests.flights.close(self._watched.method)
         self._mark()
@@ -302,6 +309,8 @@ class StateWatch(AsyncIterator[T], Generic[T]):
             self._next.at = now + LOOK_AGAIN
         elif not self._is_announced and ttl_ms:
             self._next.at = now + max(LEAST_AGE, min(ttl_ms / 1000, MOST_AGE))
+        elif self._is_unheard:
+            self._next.at = now + LOOK_WITHOUT_STREAM
 
     def _plan_after(self, error: McpError, events: int) -> None:
         """Decides when the state is read again after an attempt that failed, although nothing is heard of it."""

@@ -154,6 +154,7 @@ def page_for(app: App, call: Callable[..., Any]) -> PageResource | None:
 
     Raises:
         ValueError: The file is not there, lies elsewhere, is too long, or is not a document of HTML.
+        TypeError: The function that makes the page has no name, and the page no URI.
     """
     if app.page is None or app.link is not None:
         return None
@@ -162,7 +163,7 @@ def page_for(app: App, call: Callable[..., Any]) -> PageResource | None:
         "meta": page_meta(app.csp, app.permissions, app.domain, app.prefers_border),
     }
     if not isinstance(app.page, str | os.PathLike):
-        name = name_of(app.page)
+        name = _name_of_made(app.page, app.uri)
         return PageResource(app.uri or f"{APP_SCHEME}{quote(name)}", app.page, {**shown, "name": name})
     given, folder = Path(app.page), _folder_of(call)
     path = (folder / given).resolve()
@@ -172,6 +173,19 @@ def page_for(app: App, call: Callable[..., Any]) -> PageResource | None:
     html = _read_html(path)
     uri = app.uri or APP_SCHEME + quote((inside or Path(path.name)).as_posix())
     return PageResource(uri, html, {**shown, "name": path.stem, "size": len(html.encode()), "inline": True})
+
+
+def _name_of_made(page: Any, uri: str | None) -> str:
+    """The name of a page that a function makes: that of the function, else the end of the URI."""
+    try:
+        return name_of(page)
+    except TypeError:
+        if uri is None:
+            problem = (
+                f"{page!r:.80} has no name, which the page would have: write App(page, uri='ui://shop/board')"
+            )
+            raise TypeError(problem) from None
+        return uri.rstrip("/").rpartition("/")[2]
 
 
 def _kept(html: str) -> str:

@@ -158,14 +158,16 @@ class NewAccess(Frame):
     """
 
 
-class NotificationsMissed(Frame):
+class NotificationsMissed(Frame, gc=True):
     """Notifications that belong to no request may have been lost before this: what they announced is unknown.
 
     A client's channel yields it where the connection goes on, and the stream of such notifications does not begin where
-    it ended: once the stream is open again, and with ``first`` when it is open at all. ``data`` is empty.
+    it ended: once the stream is open again, and with ``first`` if it was not open before. With ``reason`` there is
+    no stream, which that explains, and none will be opened until another such frame comes. ``data`` is empty.
     """
 
     first: bool = False
+    reason: McpError | None = None
 
 
 class NothingSent(trio.BrokenResourceError):

@@ -94,10 +94,13 @@ def command(
         if name is not None and not is_card_name(name):
             raise WrongUsage(f"--name is a namespace, a slash and a name: com.example/weather, not {name!r}")
 
-        async def work(client: Client) -> dict[str, Any]:
-            return _card(client, connection.url, name, description)
+        view = CallView()
 
-        card = run_with_client(connection, work, CallView())
+        async def work(client: Client) -> dict[str, Any]:
+            # Not where a person looked for it, which may have been its domain.
+            return _card(client, view.url, name, description)
+
+        card = run_with_client(connection, work, view)
         text = json.dumps(registry_document(card) if registry else card, indent=2, ensure_ascii=False)
         if output is None:
             echo(safe(text))

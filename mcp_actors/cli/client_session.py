@@ -168,7 +168,7 @@ async def _target(
         url, http = await catalog.found_at(url, view.said, has_headers=bool(headers))
         if http is not None:
             options["client"] = await opened.enter_async_context(http)
-    view.server = safe(url)
+    view.url, view.server = url, safe(url)
     if scheme.lower() == "stdio":
         options = {"stderr": view.server_line, "env": "inherit"}
     elif takes_headers(url) and "authorization" not in map(str.lower, headers):

@@ -28,12 +28,22 @@ _LISTS = {
     "prompts/list": ("prompts", "name"),
     "resources/list": ("resources", "uri"),
     "resources/templates/list": ("resourceTemplates", "uriTemplate"),
+    "skills/list": ("skills", "uri"),
 }
-_CALLS = frozenset({"tools/call", "prompts/get", "resources/read", "completion/complete"})
+_CALLS = frozenset(
+    {
+        "tools/call",
+        "prompts/get",
+        "resources/read",
+        "completion/complete",
+        "skills/get",
+        "resources/directory/read",
+    }
+)
 # What says how an answer is sent, and nothing about it.
 _OF_THE_REVISION = ("_meta", "ttlMs", "cacheScope", "resultType", "execution")
 # The members whose own members a server may call whatever it likes.
-_OWN = ("structuredContent", "inputSchema", "outputSchema", "data")
+_OWN = ("structuredContent", "inputSchema", "outputSchema", "frontmatter", "data")
 # Pages of one list that are asked for.
 MOST_PAGES = 1000
 

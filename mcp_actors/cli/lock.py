@@ -56,13 +56,14 @@ def command(connection: ConnectionOptions, output: str, check: bool, show_traceb
     mcp-actors lock ~/.cursor/mcp.json --check
 
     Read the file before you rely on it: it has what a model is told. If there was one before, the differences are
-    shown. It is written when every server has answered, and not otherwise.
+    shown. It is written when every server has answered, and not otherwise. Of a file with several servers a URL changes
+    one, which is found by the name that it gives itself, and is added if there is none.
     """
     with reported(show_traceback):
         former = LockFile.read(output) if check or os.path.exists(output) else None
         path = os.path.expanduser(connection.url)
         is_one = not os.path.isfile(path)
-        offered = _of_server(connection) if is_one else _of_configuration(path)
+        offered = _of_server(connection, former) if is_one else _of_configuration(path)
         drifts = [] if former is None else list(_differences(former, LockFile(offered), is_one=is_one))
         if check and drifts:
             raise not_as_approved(drifts)
@@ -70,18 +71,25 @@ def command(connection: ConnectionOptions, output: str, check: bool, show_traceb
             echo(styled(safe(str(each)), bold=True))
             for line in each.diff.splitlines():
                 echo(safe(line))
+        others = _others(former, offered) if is_one else {}
         if not check:
             try:
-                LockFile(offered).write(output)
+                LockFile({**others, **offered}).write(output)
             except OSError as error:
                 raise CommandFailure(f"{output} cannot be written: {error.strerror}") from error
         for name, lock in offered.items():
             echo(safe(f"{name}: {_counted(lock)}"))
+        if former is not None and not check and not is_one:
+            for name in sorted(former.servers.keys() - offered.keys()):
+                echo(safe(f"{name}: left out, as it is not among the servers any more"))
         said = (
             f"{output}: everything is as approved"
             if check
             else f"written to {output}: read it before you rely on it"
         )
+        if others and not check:
+            kept = f"{len(others)} other server{'' if len(others) == 1 else 's'}"
+            said += f"; what it has of {kept} is as it was"
         echo(safe(said))
 
 
@@ -104,9 +112,24 @@ def _differences(former: LockFile, offered: LockFile, *, is_one: bool) -> list[D
     return found
 
 
-def _of_server(connection: ConnectionOptions) -> Mapping[str, ServerLock]:
+def _others(former: LockFile | None, offered: Mapping[str, ServerLock]) -> dict[str, ServerLock]:
+    """Returns what a file of several servers keeps when one of them is approved anew."""
+    if former is None or len(former.servers) == 1:
+        return {}
+    return {name: each for name, each in former.servers.items() if name not in offered}
+
+
+def _of_server(connection: ConnectionOptions, former: LockFile | None) -> Mapping[str, ServerLock]:
     lock = run_with_client(connection, lambda client: client.approve(), CallView())
-    return {lock.server or _NAMELESS: lock}
+    known = {} if former is None else former.servers
+    # A configuration has names of its own for its servers.
+    names = [name for name, each in known.items() if each.server == lock.server]
+    if former is not None and len(names) > 1:
+        raise WrongUsage(
+            f"{former.path} has several servers that call themselves {lock.server or _NAMELESS!r} "
+            f"({', '.join(names)}): lock the configuration that they are in, or give another file by -o"
+        )
+    return {names[0] if names else lock.server or _NAMELESS: lock}
 
 
 def _of_configuration(path: str) -> Mapping[str, ServerLock]:

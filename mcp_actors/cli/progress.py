@@ -38,6 +38,8 @@ class CallView:
     def __init__(self, title: str = "", server: str = "server") -> None:
         self._title = safe(title)
         self.server = server
+        self.url = ""
+        """Where the server is, once that is known."""
         self._bar: Any = None
         self._task: Any = None
         self._waiting = ""

@@ -90,9 +90,20 @@ class _Reading:
 class _KeptList:
     """One list of one connection."""
 
+    connection: UpstreamConnection
+    kind: ListKind
     listing: UpstreamListing | None = None
     good_until: float = -math.inf
     reading: _Reading | None = None
+
+    @property
+    def is_good(self) -> bool:
+        """Whether the list that was read need not be read again."""
+        now = trio.current_time()
+        if self.good_until == math.inf and not _is_followed(self.connection, self.kind):
+            # The stream on which its changes are reported was given up meanwhile.
+            return self.listing is not None and now < self.listing.read_at + LEAST_AGE
+        return now < self.good_until
 
 
 class UpstreamLists:
@@ -255,7 +266,7 @@ class UpstreamLists:
         waiting: list[UpstreamActor] = []
         for actor in actors:
             kept = self._kept_for(actor, ctx, kind)
-            if kept is not None and kept.listing is not None and trio.current_time() < kept.good_until:
+            if kept is not None and kept.listing is not None and kept.is_good:
                 found[actor.settings.name] = kept.listing
             else:
                 waiting.append(actor)
@@ -441,12 +452,12 @@ class UpstreamLists:
     async def _read(
         self, actor: UpstreamActor, connection: UpstreamConnection, kind: ListKind, meta: Mapping[str, Any]
     ) -> UpstreamListing:
-        kept = self._kept.setdefault(connection, {}).setdefault(kind.name, _KeptList())
+        kept = self._kept.setdefault(connection, {}).setdefault(kind.name, _KeptList(connection, kind))
         # Of a list that has changed while it was read a second one is read; after that, what there is has to do.
         for _ in range(2):
             reading = kept.reading
             if reading is None:
-                if kept.listing is not None and trio.current_time() < kept.good_until:
+                if kept.listing is not None and kept.is_good:
                     return kept.listing
                 reading = kept.reading = _Reading()
                 name = actor.settings.name
@@ -556,11 +567,13 @@ class UpstreamLists:
 
 
 def _is_followed(connection: UpstreamConnection, kind: ListKind) -> bool:
-    """Whether a server reports changes of a list: it says so. No server says that of skills."""
+    """Whether a server reports changes of a list: it says so, and can be heard. No server says that of skills."""
     if kind.extension is not None:
         return False
-    capabilities = connection.server.negotiated.capabilities
-    declared = getattr(capabilities, kind.capability)
+    negotiated = connection.server.negotiated
+    if not connection.client._subscriptions.hears_changes(negotiated):
+        return False
+    declared = getattr(negotiated.capabilities, kind.capability)
     return declared is None or bool(declared.list_changed)
 
 

@@ -203,6 +203,8 @@ def test_a_card_is_printed_and_so_is_a_server_json(root: str, mcp: Mcp, tmp_path
     ran = mcp("card", f"{root}/mcp", "--registry", "-o", "server.json")
     assert ran.returncode == 0, ran.stderr
     assert "supportedProtocolVersions" not in (tmp_path / "server.json").read_text()
+    # A server that was found by its domain is where the catalogue says.
+    assert json.loads(mcp("card", root).stdout)["remotes"][0]["url"] == f"{root}/mcp"
     assert mcp("card", "--check", "server.json").returncode == 0
 
 

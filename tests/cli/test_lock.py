@@ -126,6 +126,50 @@ def test_all_servers_of_a_configuration_are_in_one_file(mcp: Mcp, weather: Weath
     assert "the tool 'forecast' is not what was approved" in ran.stderr
 
 
+def test_one_server_of_several_is_approved_anew(mcp: Mcp, weather: Weather) -> None:
+    servers = json.loads(weather.config.read_text())["mcpServers"]
+    other = weather.folder / "clock.py"
+    other.write_text(SERVER.replace('"weather"', '"clock"'))
+    servers["c"] = {**servers["w"], "args": [*servers["w"]["args"][:-1], str(other)]}
+    weather.config.write_text(json.dumps({"mcpServers": servers}))
+    assert mcp("lock", str(weather.config)).returncode == 0
+    weather.say(HIDDEN)
+    before = json.loads(weather.lock.read_text())["servers"]
+    ran = mcp("lock", weather.url, "--check")
+    assert (ran.returncode, "the tool 'forecast' is not what was approved" in ran.stderr) == (4, True)
+    ran = mcp("lock", weather.url)
+    assert ran.returncode == 0
+    assert f'+  "description": "{HIDDEN}",' in ran.stdout
+    assert "what it has of 1 other server is as it was" in ran.stdout
+    after = json.loads(weather.lock.read_text())["servers"]
+    assert after.keys() == {"w", "c"}
+    ran = mcp("list", weather.url, "--lock", "mcp.lock")
+    assert (ran.returncode, "mcp-actors lock URL -o FILE" in ran.stderr) == (2, True)
+    assert (after["c"], HIDDEN in str(after["w"])) == (before["c"], True)
+    # One that the file does not have is added.
+    weather.file.write_text(SERVER.replace('"weather"', '"third"'))
+    assert mcp("lock", weather.url).returncode == 0
+    assert json.loads(weather.lock.read_text())["servers"].keys() == {"w", "c", "third"}
+    # Where two have one name, nobody knows which is meant.
+    other.write_text(SERVER)
+    weather.file.write_text(SERVER)
+    assert mcp("lock", str(weather.config)).returncode == 0
+    approved = weather.lock.read_text()
+    ran = mcp("lock", weather.url)
+    assert ran.returncode == 2
+    assert "several servers that call themselves 'weather' (c, w)" in ran.stderr
+    assert weather.lock.read_text() == approved
+    # A server that a configuration does not have any more has nothing that is approved.
+    weather.config.write_text(json.dumps({"mcpServers": {"w": servers["w"]}}))
+    assert "left out" not in mcp("lock", str(weather.config), "--check").stdout
+    ran = mcp("lock", str(weather.config))
+    assert (ran.returncode, "c: left out, as it is not among the servers any more\n" in ran.stdout) == (
+        0,
+        True,
+    )
+    assert json.loads(weather.lock.read_text())["servers"].keys() == {"w"}
+
+
 def test_nothing_is_written_if_a_server_cannot_be_asked(mcp: Mcp, weather: Weather) -> None:
     servers = json.loads(weather.config.read_text())
     servers["mcpServers"]["gone"] = {"command": sys.executable, "args": ["-c", ""]}

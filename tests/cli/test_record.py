@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import stat
+import subprocess
 import sys
 from pathlib import Path
 
@@ -110,6 +111,52 @@ def test_nothing_that_a_server_has_named_itself_is_left_aside(mcp: Mcp, tmp_path
     assert ran.returncode == 6, ran.stdout + ran.stderr
     assert '+    "execution": {' in ran.stdout
     assert '+            "type": "string"' in ran.stdout
+
+
+SKILLED = """
+from mcp_actors import Server
+
+server = Server("skilled")
+server.add_skill({{"SKILL.md": "---\\nname: refunds\\ndescription: {says}\\n---\\n", "parts/a.md": "a"}})
+"""
+READ = """
+import sys
+import trio
+from mcp_actors import Client
+
+async def main() -> None:
+    async with Client(sys.argv[1]) as client:
+        async for skill in client.skills():
+            await client.load_skill(await client.get_skill(skill.uri))
+        assert [each async for each in client.directory("skill://refunds")]
+
+trio.run(main)
+"""
+
+
+def test_skills_are_compared_as_well(mcp: Mcp, tmp_path: Path) -> None:
+    day = tmp_path / "day.jsonl"
+    (tmp_path / "before.py").write_text(SKILLED.format(says="Refund."))
+    (tmp_path / "after.py").write_text(SKILLED.format(says="Refund it."))
+    before, after = (url_of("serve", str(tmp_path / f"{name}.py")) for name in ("before", "after"))
+    (tmp_path / "read.py").write_text(READ)
+    words = [sys.executable, str(tmp_path / "read.py"), url_of("record", before, str(day))]
+    subprocess.run(words, check=True, timeout=60)
+    ran = mcp("diff", str(day), before)
+    assert (ran.returncode, ran.stdout) == (0, "4 requests compared, 0 with another answer\n"), ran.stderr
+    ran = mcp("diff", str(day), after)
+    assert ran.returncode == 6, ran.stdout + ran.stderr
+    for request in (
+        "skills/list",
+        "skills/get skill://refunds/SKILL.md",
+        "resources/read skill://refunds/SKILL.md",
+    ):
+        assert f"{request}\n" in ran.stdout
+    assert '+        "description": "Refund it.",' in ran.stdout
+    (tmp_path / "without.py").write_text("from mcp_actors import Server\nserver = Server('without')\n")
+    ran = mcp("diff", str(day), url_of("serve", str(tmp_path / "without.py")))
+    assert ran.returncode == 6, ran.stdout + ran.stderr
+    assert '+    "code": -32601' in ran.stdout
 
 
 def test_no_header_is_recorded(mcp: Mcp, tmp_path: Path) -> None:

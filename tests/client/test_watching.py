@@ -8,6 +8,7 @@ import json
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import httpx2
@@ -20,11 +21,20 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 import mcp_actors.asyncio
 import mcp_actors.sync
 from mcp_actors import Client, RpcError, Server
+from mcp_actors.auth import BearerToken
 from mcp_actors.client import ListChange
-from mcp_actors.errors import ConnectionLost, LocalProtocolError, ResourceNotFound
+from mcp_actors.errors import (
+    AuthorizationError,
+    ConnectionLost,
+    LocalProtocolError,
+    ResourceNotFound,
+    SubscriptionLost,
+)
+from mcp_actors.gateway import Upstream
 from mcp_actors.testing import Faults, FaultyTransport, ScriptedPeer, raw_server
 from mcp_transports.http.client import HttpClientTransport
 from mcp_transports.memory import MemoryTransport
+from tests.gateway.upstreams import serve_gateway
 from tests.messages import initialize_result
 from tests.scripted_peers import MODERN, fail, reply, scripted, tell
 from tests.transports.http.scripted import URL, Asked, Script, Stream, sse
@@ -734,15 +744,25 @@ class StreamingServer:
     def __init__(self, *, ids: bool = False, refuses_ids: bool = False) -> None:
         self.tools, self.ids, self.refuses_ids = ["a"], ids, refuses_ids
         self.lists = 0
+        self.text = "0"
+        self.declared = {"tools": {"listChanged": True}, "resources": {"subscribe": True}}
         self.stream: Stream | None = None
         self.gets: list[str | None] = []
         self.may_open = trio.Event()
         self.may_open.set()
+        self.refusal: int | None = None
+        """The status of the answer to whoever asks for the stream."""
+        self.token: str | None = None
+        """The token without which everything is refused with 401."""
 
     async def __call__(self, asked: Asked) -> httpx2.Response:
+        if self.token is not None and asked.headers.get("authorization") != f"Bearer {self.token}":
+            return httpx2.Response(401)
         if asked.method == "GET":
             await self.may_open.wait()
             self.gets.append(asked.headers.get("last-event-id"))
+            if self.refusal is not None:
+                return httpx2.Response(self.refusal)
             if self.refuses_ids and self.gets[-1] is not None:
                 return httpx2.Response(400)
             self.stream = Stream(*[b"id: 1\ndata:\n\n"] * self.ids)
@@ -752,11 +772,12 @@ class StreamingServer:
         request = json.loads(asked.body)
         match request["method"]:
             case "initialize":
-                declared = {"tools": {"listChanged": True}, "resources": {"subscribe": True}}
-                result = initialize_result("2025-06-18", declared)
+                result = initialize_result("2025-06-18", self.declared)
             case "tools/list":
                 self.lists += 1
                 result = {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in self.tools]}
+            case "resources/read":
+                result = {"contents": [{"uri": request["params"]["uri"], "text": self.text}]}
             case "resources/subscribe" | "resources/unsubscribe":
                 result = {}
             case _:
@@ -771,9 +792,11 @@ class StreamingServer:
 
 
 @asynccontextmanager
-async def streaming(server: StreamingServer, **options: Any) -> AsyncIterator[Client]:
+async def streaming(
+    server: StreamingServer, auth: BearerToken | None = None, **options: Any
+) -> AsyncIterator[Client]:
     async with httpx2.AsyncClient(transport=Script(server)) as http:
-        transport = HttpClientTransport(URL, client=http)
+        transport = HttpClientTransport(URL, client=http, auth=auth)
         async with Client(transport, era="legacy", **options) as client:
             yield client
 
@@ -851,3 +874,131 @@ async def test_everything_counts_as_changed_after_a_stream_was_lost(autojump_clo
                 ("tools", None),
             ]
             assert told == [("tools", None), ("resources", None), ("resource_updated", "x://a")]
+
+
+GIVEN_UP = pytest.mark.parametrize("status", [401, 403, 405, 410])
+
+
+@GIVEN_UP
+async def test_a_list_is_asked_for_by_the_clock_once_its_stream_is_given_up(
+    status: int, autojump_clock: MockClock
+) -> None:
+    server, told = StreamingServer(ids=True), []
+    async with streaming(server, on_change=lambda kind, uri: told.append(kind)) as client:
+        async with client.watch_tools() as tools:
+            assert shown(await anext(tools)) == {"added": ["a"], "all": ["a"]}
+            await nothing_follows(tools)
+            server.refusal = status
+            server.lose_stream()
+            server.tools.append("b")
+            with trio.fail_after(10):
+                assert shown(await anext(tools)) == {"added": ["b"], "all": ["a", "b"]}
+            assert told == ["tools", "resources"]
+            lists = server.lists
+            server.tools.append("c")  # nobody is told any more
+            with trio.fail_after(61):
+                assert shown(await anext(tools)) == {"added": ["c"], "all": ["a", "b", "c"]}
+            with trio.move_on_after(630):
+                await anext(tools)
+            assert server.lists == lists + 11
+            assert len(server.gets) == 2
+
+
+async def test_a_list_whose_changes_nothing_can_bring_is_asked_for_by_the_clock(
+    autojump_clock: MockClock,
+) -> None:
+    server, told = StreamingServer(), []
+    server.refusal = 405
+    async with streaming(server, on_change=lambda kind, uri: told.append(kind)) as client:
+        async with client.watch_tools() as tools, client.watch_resource("x://a") as contents:
+            await anext(tools)
+            assert (await anext(contents)).text == "0"
+            for number in range(1, 3):
+                server.tools.append(str(number))
+                server.text = str(number)
+                with trio.fail_after(61):
+                    assert shown(await anext(tools))["added"] == [str(number)]
+                    assert (await anext(contents)).text == str(number)
+        # A watch that begins when the stream is given up knows it as well.
+        async with client.watch_tools() as tools:
+            await anext(tools)
+            server.tools.append("last")
+            with trio.fail_after(61):
+                assert shown(await anext(tools))["added"] == ["last"]
+        assert told == []
+
+
+async def test_what_the_server_does_not_declare_is_not_asked_for_by_the_clock(
+    autojump_clock: MockClock,
+) -> None:
+    server = StreamingServer()
+    server.refusal, server.declared = 405, {"tools": {}}
+    async with streaming(server) as client, client.watch_tools() as tools:
+        await anext(tools)
+        await nothing_follows(tools)
+        assert server.lists <= 2
+
+
+@GIVEN_UP
+async def test_a_listener_whose_stream_is_given_up_is_lost(status: int, autojump_clock: MockClock) -> None:
+    server = StreamingServer()
+    async with streaming(server) as client, client.listen(tools=True) as listener:
+        await trio.sleep(1)
+        server.refusal = status
+        server.lose_stream()
+        await trio.sleep(10)
+        assert (await anext(listener)).kind == "tools"  # it may have changed in the gap
+        with pytest.raises(SubscriptionLost, match=str(status)) as caught:
+            await anext(listener)
+        assert isinstance(caught.value.__cause__, mcp_actors.McpError)
+        with pytest.raises(SubscriptionLost, match=str(status)):
+            async with client.listen(tools=True):
+                raise AssertionError("nothing can be heard")
+
+
+async def test_a_stream_is_opened_again_once_there_is_other_access(autojump_clock: MockClock) -> None:
+    server, token = StreamingServer(ids=True), ["first"]
+    server.token = "first"
+    async with streaming(server, auth=BearerToken(lambda: token[0])) as client:
+        async with client.watch_tools() as tools:
+            await anext(tools)
+            await nothing_follows(tools)
+            server.token = "second"
+            server.lose_stream()
+            await trio.sleep(10)
+            with pytest.raises(AuthorizationError):
+                await anext(tools)
+            token[0] = "second"
+            server.tools.append("b")
+            with trio.fail_after(61):
+                assert shown(await anext(tools))["added"] == ["b"]
+            assert server.stream is not None
+            await trio.sleep(10)
+            server.tools.append("c")
+            server.stream.write(b'data: {"jsonrpc":"2.0","method":"notifications/tools/list_changed"}\n\n')
+            with trio.fail_after(1):
+                assert shown(await anext(tools))["added"] == ["c"]
+
+
+@pytest.mark.parametrize("is_opened", [True, False])
+async def test_a_gateway_reads_the_list_of_a_server_that_it_cannot_hear(
+    is_opened: bool, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    server = StreamingServer()
+    async with httpx2.AsyncClient(transport=Script(server)) as http:
+        if not is_opened:
+            server.refusal = 405
+        target = partial(HttpClientTransport, URL, client=http)
+        upstream = Upstream(name="there", target=target, era="legacy", sessions="shared")
+        async with Client(await serve_gateway(nursery, upstream)) as client:
+            assert [each.name async for each in client.tools()] == ["there_a"]
+            await trio.sleep(10)
+            if is_opened:
+                server.refusal = 401
+                server.lose_stream()
+                await trio.sleep(10)
+                await client.list_tools(refresh=True)
+                await trio.sleep(10)
+            server.tools.append("b")
+            names = [each.name for each in (await client.list_tools(refresh=True)).tools]
+            assert names == ["there_a", "there_b"]

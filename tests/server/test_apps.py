@@ -166,6 +166,27 @@ async def test_two_tools_have_one_page_and_two_pages_have_two_uris(show: Any, tm
         assert list(await listed(client)) == ["show", "again", "third", "fourth"]
 
 
+async def test_a_page_made_by_a_function_without_a_name_is_called_like_its_uri() -> None:
+    server = Server("shop")
+
+    def show() -> str:
+        return "2 cards"
+
+    def page(html: str = "") -> str:
+        return html
+
+    with pytest.raises(TypeError, match="uri='ui://shop/board'"):
+        server.add_tool(show, app=lambda: HTML)
+    server.add_tool(show, app=App(lambda: HTML, uri="ui://shop/votes/"))
+    server.add_tool(show, name="again", app=App(partial(page, HTML), uri="ui://shop/again"))
+    async with Client(server, apps=True) as client:
+        assert {each.uri: each.name async for each in client.resources()} == {
+            "ui://shop/votes/": "votes",
+            "ui://shop/again": "again",
+        }
+        assert (await client.app("ui://shop/votes/")).html == HTML
+
+
 async def test_a_page_that_was_removed_can_be_another_one(show: Any, tmp_path: Path) -> None:
     server = Server("shop")
     server.add_tool(show, app="ui/a board.html")

@@ -10,7 +10,7 @@ from mcp_actors.abc import Frame, NoAnswer, NotificationsMissed
 from mcp_actors.errors import ConnectionLost, RemoteProtocolError, SessionExpired
 from mcp_transports.http.client import HttpChannel
 
-from .scripted import LEGACY, Asked, Stream, connected, handshake, json_answer, request, sse
+from .scripted import LEGACY, URL, Asked, Stream, connected, handshake, json_answer, request, sse
 
 CANCEL = Frame(
     b'{"method":"notifications/cancelled"}', method="notifications/cancelled", cancels=2, metadata=LEGACY
@@ -50,7 +50,16 @@ async def missed(channel: HttpChannel) -> dict[str, bool]:
     """Whether the next frame says that notifications may have been missed, and of what."""
     frame = await channel.receive()
     assert isinstance(frame, NotificationsMissed)
+    assert frame.reason is None
     return {"first": frame.first}
+
+
+async def given_up(channel: HttpChannel) -> tuple[bool, str]:
+    """Whether the next frame says that there is no stream, if there ever was one, and why."""
+    frame = await channel.receive()
+    assert isinstance(frame, NotificationsMissed)
+    assert frame.reason is not None
+    return not frame.first, str(frame.reason)
 
 
 def lost(frame: Frame) -> str:
@@ -404,7 +413,8 @@ async def test_a_stream_that_is_gone_with_its_session_ends_the_channel(
 async def test_a_404_for_the_first_get_is_no_ending(autojump_clock: trio.abc.Clock) -> None:
     async with connected(Server(json_answer(2), gets=(httpx2.Response(404),))) as (channel, _):
         await handshake(channel)
-        await trio.sleep(100)
+        why = f"{URL} gives the session no stream for its notifications (HTTP 404)"
+        assert await given_up(channel) == (False, why)
         await call(channel)
         assert b'"id":2' in (await channel.receive()).data
 

@@ -329,13 +329,17 @@ async def test_a_question_waits_for_a_client_that_can_come_back(nursery: trio.Nu
 
 
 @pytest.mark.parametrize("id", ["x", "0-0-0", "é", "a" * 4000, "1"])
-async def test_an_unknown_event_is_404_in_words(nursery: trio.Nursery, id: str) -> None:
+async def test_an_unknown_event_is_a_bad_request_and_no_end_of_the_session(
+    nursery: trio.Nursery, id: str
+) -> None:
     listener = FakeListener(nursery)
     session, _ = listener.open()
     listener.get(session)
     response = await resume(listener, session, id)
-    assert response.status == 404
+    # A client takes 404 for the end of its session, which goes on.
+    assert response.status == 400
     assert "last-event-id" in response.json["error"]["message"]
+    assert listener.delete(session).status == 200
 
 
 async def test_events_of_another_session_are_unknown(nursery: trio.Nursery) -> None:
@@ -346,7 +350,7 @@ async def test_events_of_another_session_are_unknown(nursery: trio.Nursery) -> N
     engine.outlet_of(1).post(notification("0"))
     listener.get(other)
     for id in response.ids:
-        assert (await resume(listener, other, id)).status == 404
+        assert (await resume(listener, other, id)).status == 400
         assert (await resume(listener, mine, id)).status == 200
 
 
@@ -357,7 +361,7 @@ async def test_a_gap_is_not_replayed_over(nursery: trio.Nursery) -> None:
     for number in range(6):
         engine.outlet_of(1).post(notification(str(number)))
     response.leave()
-    assert (await resume(listener, session, response.ids[1])).status == 404
+    assert (await resume(listener, session, response.ids[1])).status == 400
     kept = await resume(listener, session, response.ids[-2])
     assert numbers(kept) == [5]
 

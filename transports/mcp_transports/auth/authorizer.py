@@ -174,6 +174,8 @@ class Authorizer:
         self._accepted: object = None
         self.on_new_access: Callable[[], object] = lambda: None
         """Is called when a request was accepted with other access than those before it."""
+        self.on_new_token: Callable[[], object] = lambda: None
+        """Is called when a request was accepted with another token, whatever access it gives."""
         if isinstance(auth, BearerToken):
             performer = Performer(Fetcher(UrlPolicy(), server_url), MemoryTokenStore())
             self._access = SharedAccess(BearerAccess(auth, server_url), performer, None)
@@ -244,6 +246,7 @@ class Authorizer:
         access = self._access.machine.access
         if token == self.token:
             former, self._accepted_token, self._accepted = self._accepted, token, access
+            self.on_new_token()
             if former is not None and former != access:
                 self.on_new_access()
 

@@ -14,6 +14,7 @@ import trio
 from mcp_actors.abc import Frame, FrameChannel
 from mcp_actors.errors import (
     AuthorizationError,
+    AuthorizationUnavailable,
     ConnectFailed,
     ConnectionLost,
     McpError,
@@ -373,9 +374,13 @@ async def read_session_stream(state: SessionState) -> None:
 
     MCP 2025-11-25, Transports, Listening for Messages from the Server. A server need not have such a stream, so nothing
     that goes wrong here ends the channel, except the end of the session. A stream that cannot be resumed is begun anew,
-    and the engine learns that it has a gap.
+    and the engine learns that it has a gap. The engine learns as well when the stream is given up. One that was refused
+    for want of access is begun anew once the server has accepted another token.
     """
     position, opened = StreamPosition(), False
+    failure: McpError = ConnectionLost(
+        f"{state.peer} ended the stream of the session before it said anything"
+    )
     while opened or position.failures < MAX_FIRST_ATTEMPTS:
         await state.resumptions.wait_until_none()
         position.failures += 1
@@ -395,21 +400,37 @@ async def read_session_stream(state: SessionState) -> None:
                 elif response.status == 400 and last_event_id is not None:
                     # The server has forgotten the event, such as one of the process before it.
                     position.last_event_id = None
-                elif not response.is_temporary_failure:
-                    log.debug(
-                        "the server has no stream for its session", peer=state.peer, status=response.status
-                    )
-                    return
+                else:
+                    failure = await _no_stream(state, response)
+                    if not response.is_temporary_failure:
+                        break
+        except AuthorizationUnavailable as error:
+            failure = error
         except AuthorizationError as error:
             log.warning("the stream of the session is given up", peer=state.peer, error=str(error))
-            return
+            state.stream_is_over(error, first=not opened)
+            await state.new_token.park()
+            position = StreamPosition()
+            continue
         except (ConnectionLost, ConnectFailed) as error:
-            log.debug("the stream of the session broke", peer=state.peer, error=str(error))
+            failure = error
         except McpError as error:
-            log.warning("the stream of the session is given up", peer=state.peer, error=str(error))
-            return
+            failure = error
+            break
         # A stream that was open and ended has not failed, unless it brought nothing: then the delay grows.
         await trio.sleep(position.delay)
+    # That a server never had a stream is no reason to worry anybody.
+    tell = log.warning if opened else log.debug
+    tell("the stream of the session is given up", peer=state.peer, error=str(failure))
+    state.stream_is_over(failure, first=not opened)
+
+
+async def _no_stream(state: SessionState, response: HttpResponse) -> McpError:
+    if response.status in (401, 403):
+        return await response.read_error()
+    return ConnectionLost(
+        f"{state.peer} gives the session no stream for its notifications (HTTP {response.status})"
+    )
 
 
 async def _receive_messages(state: SessionState, response: HttpResponse, position: StreamPosition) -> None:

@@ -58,6 +58,7 @@ class Authorizing(Protocol):
     """The access of one channel, seen from the transport: `mcp_transports.auth.authorizer.Authorizer`."""
 
     on_new_access: Callable[[], object]
+    on_new_token: Callable[[], object]
 
     def close(self) -> None: ...
 
@@ -154,6 +155,7 @@ class HttpClientTransport:
                     state = SessionState(requester, ReceiveQueue(self._max_message_bytes), self._options)
                     if authorizer is not None:
                         authorizer.on_new_access = state.has_new_access
+                        authorizer.on_new_token = state.new_token.unpark_all
                     channel = HttpChannel(state)
                     await start_and_wait(
                         nursery, HTTP_CHANNEL, channel.run, about=self._peer, on_crash=state.end_after_crash

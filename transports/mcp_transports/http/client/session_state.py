@@ -188,6 +188,8 @@ class SessionState:
         self.sse_endpoint: HttpRequester | None = None
         self.broken: McpError | None = None
         self.requests: dict[int | str, RequestInFlight] = {}
+        self.new_token = trio.lowlevel.ParkingLot()
+        """Where those wait who were refused, until the server accepts another token."""
         self._request_ended = trio.lowlevel.ParkingLot()
         self._held = 0
 
@@ -265,6 +267,10 @@ class SessionState:
     def stream_begins_anew(self, first: bool) -> None:
         """Reports to the engine that the stream of the session is open, and does not go on where it ended."""
         self.receive_queue.put_at_once(NotificationsMissed(b"", first=first))
+
+    def stream_is_over(self, why: McpError, first: bool) -> None:
+        """Reports to the engine that the session has no stream; ``first`` if it never had one."""
+        self.receive_queue.put_at_once(NotificationsMissed(b"", first=first, reason=why))
 
     def fail_request(self, id: int | str, error: McpError) -> None:
         """Reports to the engine that a request gets no answer."""

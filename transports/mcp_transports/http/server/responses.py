@@ -190,7 +190,7 @@ SESSION_NOT_FOUND = Refusal(404, "session not found", SESSION_NOT_FOUND_CODE)
 
 
 EVENT_NOT_FOUND = Refusal(
-    404,
+    400,
     "nothing is known of that last-event-id in this session, or what followed it is gone: begin anew without it",
 )
 

@@ -608,9 +608,10 @@ class HttpSession:
             exchange.fail()
 
     async def resume(self, exchange: HttpExchange, last_event_id: str) -> str | None:
-        """Answers a GET with all that followed an event in its stream, or with 404 if that is not known exactly.
+        """Answers a GET with all that followed an event in its stream, or with 400 if that is not known exactly.
 
-        MCP 2025-11-25, Transports, Resumability and Redelivery: no event of another stream is sent.
+        MCP 2025-11-25, Transports, Resumability and Redelivery: no event of another stream is sent. Session Management:
+        a client takes 404 for the end of its session.
 
         Returns:
             ``None`` if it is answered, else the mailbox of a node that may still have the stream.
@@ -627,7 +628,10 @@ class HttpSession:
         cursor = last_event_id
         while True:
             replay = await store.after(self.id, cursor) if store is not None else None
-            if replay is None or not self._table.has(self):
+            if not self._table.has(self):
+                exchange.refuse(SESSION_NOT_FOUND)
+                return None
+            if replay is None:
                 exchange.refuse(EVENT_NOT_FOUND)
                 return None
             if self._stream(replay.stream) is None and (elsewhere := self.node_of(replay.stream)) is not None:
