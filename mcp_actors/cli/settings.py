@@ -223,8 +223,14 @@ class SettingsFile:
             raise WrongUsage(f"{name}: it is nested too deep") from None
         if not is_pyproject:
             return cls(name, document, positions, ())
-        tables = document.get(_OWN_TABLE[0], {}).get(_OWN_TABLE[1])
-        return None if tables is None else cls(name, tables, positions, _OWN_TABLE)
+        tools = document.get(_OWN_TABLE[0])
+        tables: Any = tools.get(_OWN_TABLE[1]) if isinstance(tools, dict) else None
+        file = cls(name, tables, positions, _OWN_TABLE)
+        if tables is not None and not isinstance(tables, dict):
+            raise WrongUsage(
+                f"{file.where(())}: {'.'.join(_OWN_TABLE)} has to be a table, of tables of commands"
+            )
+        return None if tables is None else file
 
     def where(self, path: KeyPath, *, key: bool = False) -> str:
         """Returns ``FILE:LINE:COLUMN`` of a value below the table of ours, or of its key."""
@@ -324,32 +330,33 @@ class CommandSettings:
             if not isinstance(raw, bool):
                 self._wrong(path, f"{path[-1]} is true or false")
             return raw
+        places = [path]
         value: Any = None
         if not option.multiple:
             value = self._scalar(option, raw, path)
         elif isinstance(raw, dict) and option.metavar in _PAIRS:
             separator = _PAIRS[option.metavar]
-            pairs = [(name, self._pair_value(each, inner)) for name, each, inner in _flat(raw, path)]
-            value = [f"{name}{separator}{text}" for name, text in pairs]
+            pairs = list(_flat(raw, path))
+            value = [f"{name}{separator}{self._pair_value(each, inner)}" for name, each, inner in pairs]
+            places = [inner for _, _, inner in pairs]
         else:
             several = raw if isinstance(raw, list) else [raw]
-            value = [self._scalar(option, each, (*path, at)) for at, each in enumerate(several)]
+            places = [(*path, at) for at in range(len(several))]
+            value = [self._scalar(option, each, place) for each, place in zip(several, places, strict=True)]
         if len(self.problems) == before and (self._outputs is not None or not list(_commands(raw))):
-            self._check(option, value, raw, path)
+            self._check(option, value, raw, places)
         return value
 
-    def _check(self, option: click.Option, value: Any, raw: Any, path: KeyPath) -> None:
+    def _check(self, option: click.Option, value: Any, raw: Any, places: Sequence[KeyPath]) -> None:
         """Has each value of an option judged by the option itself."""
-        several = list(enumerate(value)) if option.multiple else [(None, value)]
-        for at, each in several:
+        name = name_of(option)
+        for each, place in zip(value if option.multiple else [value], places, strict=True):
             try:
                 option.process_value(self._ctx, (each,) if option.multiple else each)
             except click.UsageError as error:
-                place = path if at is None or not isinstance(raw, list) else (*path, at)
                 # The text may show what the variables stand for.
-                hidden = f"{path[-1]}: it does not fit once its variables have their values"
-                text = hidden if "${" in str(raw) else f"{path[-1]}: {error.message}"
-                self._wrong(place, text)
+                hidden = f"{name}: it does not fit once its variables have their values"
+                self._wrong(place, hidden if "${" in str(raw) else f"{name}: {error.message}")
 
     def _pair_value(self, raw: Any, path: KeyPath) -> str:
         if isinstance(raw, bool) or not isinstance(raw, str | int | float):
@@ -561,7 +568,8 @@ def show_command(name: str, words: tuple[str, ...], show_traceback: bool) -> Non
 
 # Characters of a line before its comment, where that is in one column.
 _WIDEST = 60
-_PASSWORD = re.compile(r"(?<=://)([^\s/@:]*):[^\s/@]*@")
+# A password that is not escaped may have any character; what begins with a port has none.
+_PASSWORD = re.compile(r"(?<=://)([^\s/@:]*):(?!\d+[/?#])[^\s@]*@")
 _SECRET_QUERY = re.compile(r"([?&][^=&\s]*(?:password|secret|token|key)[^=&\s]*=)[^&\s]*", re.IGNORECASE)
 
 
@@ -582,7 +590,9 @@ def _line(
     elif source is click.core.ParameterSource.DEFAULT_MAP and settings is not None:
         value, origin = settings.found[parameter].raw, settings.found[parameter].place
     else:
-        option.process_value(context, value)
+        read = option.process_value(context, value)
+        # The words of a command line are texts, also where they are numbers.
+        value = read if isinstance(read, bool | int | float) else value
         is_option = source is click.core.ParameterSource.COMMANDLINE
         origin = f"option --{name}" if is_option else f"environment {option.envvar}"
     return f"{name} = {_literal(_masked(option, value))}", origin
