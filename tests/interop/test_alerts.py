@@ -1,9 +1,9 @@
 """The alerts and the dashboard in ``docs/how-to/operations`` on a real Prometheus.
 
-Each alert fires under its fault, and none without. Seven servers are scraped for that. At first they are only used, then each gets faults of its own. Windows and delays of the
-rules are made shorter; thresholds stay. With ``MCP_ACTORS_ALERTS`` it takes about three minutes, of which the alert on
-slow calls needs the most; without, that one is left out. Each panel of the dashboard has data of servers that are
-used.
+Each alert fires under its fault, and none without. Seven servers are scraped for that: at first they are only used,
+then each gets faults of its own. Windows and delays of the rules are made shorter; thresholds stay. With
+``MCP_ACTORS_ALERTS`` it takes about three minutes, of which the alert on slow calls needs the most; without, that one
+is left out. Each panel of the dashboard has data of servers that are used.
 """
 
 from __future__ import annotations
