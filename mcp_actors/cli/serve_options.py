@@ -376,7 +376,7 @@ class ServeOptions:
         _PROCESSES,
         on=_SERVE_AND_GATEWAY,
         metavar="URL",
-        help="Where sessions, events and tasks are kept: memory: (default), sqlite:///PATH or another store.",
+        help="Where sessions, events and tasks are kept: sqlite:///PATH or another store. Default: memory:",
     )
     sessions: str | None = _option(
         "--sessions",

@@ -26,6 +26,7 @@ from mcp_actors.cli.commands import command_of
 from mcp_actors.cli.credentials import new_key
 from mcp_actors.cli.failures import WrongUsage, reported, traceback_option
 from mcp_actors.cli.output import echo, safe
+from mcp_actors.gateway.server_entries import read_server_entries
 from mcp_actors.gateway.server_entry import (
     CommandOutputs,
     NotExpanded,
@@ -559,7 +560,8 @@ def show_command(name: str, words: tuple[str, ...], show_traceback: bool) -> Non
         with click.Context(shown, info_name=name, **shown.context_settings) as context:
             given, _, _ = shown.make_parser(context).parse_args(list(words))
             settings = shown.read_settings(context, given, runs=False)
-            lines = [_line(each, context, given, settings) for each in options_of(shown).values()]
+            configured = _configured(given.get("config"))
+            lines = [_line(each, context, given, settings, configured) for each in options_of(shown).values()]
         width = min(max(len(left) for left, _ in lines), _WIDEST)
         echo(f"[{name}]")
         for left, origin in lines:
@@ -569,8 +571,18 @@ def show_command(name: str, words: tuple[str, ...], show_traceback: bool) -> Non
 # Characters of a line before its comment, where that is in one column.
 _WIDEST = 60
 # A password that is not escaped may have any character; what begins with a port has none.
+_USUAL = re.compile(r"default: ([^\]]+?)\.?\]?$", re.IGNORECASE)
 _PASSWORD = re.compile(r"(?<=://)([^\s/@:]*):(?!\d+[/?#])[^\s@]*@")
 _SECRET_QUERY = re.compile(r"([?&][^=&\s]*(?:password|secret|token|key)[^=&\s]*=)[^&\s]*", re.IGNORECASE)
+
+
+def _configured(config: object) -> dict[str, tuple[Any, str]]:
+    """Returns what the configuration of a gateway has for its options, each with the name of the file."""
+    if not isinstance(config, str) or not os.path.isfile(os.path.expanduser(config)):
+        return {}
+    section = read_server_entries(config, leaves_out=True).gateway
+    found = {"listen": section.listen, "name": section.name}
+    return {parameter: (value, config) for parameter, value in found.items() if value}
 
 
 def _line(
@@ -578,15 +590,20 @@ def _line(
     context: click.Context,
     given: Mapping[str, Any],
     settings: CommandSettings | None,
+    configured: Mapping[str, tuple[Any, str]],
 ) -> tuple[str, str]:
     """Returns the line of one option, and its origin."""
     name, parameter = name_of(option), option.name or ""
     value, source = option.consume_value(context, given)
     origin = "default"
-    if source is click.core.ParameterSource.DEFAULT:
+    if source is click.core.ParameterSource.DEFAULT and parameter in configured:
+        value, origin = configured[parameter]
+    elif source is click.core.ParameterSource.DEFAULT:
         # Releases of click differ in what they have for an option without a default.
         if not isinstance(value, bool | int | float | str):
-            return f"# {name}", "not set"
+            # What counts then is decided where it is used, and the help says it.
+            usual = _USUAL.search(option.help or "")
+            return f"# {name}", f"not set; by default {usual[1]}" if usual else "not set"
     elif source is click.core.ParameterSource.DEFAULT_MAP and settings is not None:
         value, origin = settings.found[parameter].raw, settings.found[parameter].place
     else:

@@ -219,6 +219,23 @@ def test_an_option_counts_before_the_environment_that_before_the_file_and_that_b
     result = shown(mcp("config", "show", "serve"))
     assert result["rest"] == (True, "environment MCP_ACTORS_SERVE_REST")
     assert result["allow-host"][0] == ["a.example", "b.example"]
+    unset = dict(re.findall(r"^# ([a-z-]+) +# (.*)$", mcp("config", "show", "serve").stdout, re.MULTILINE))
+    assert unset["drain"] == "not set; by default 5"
+    assert unset["sessions"] == "not set; by default auto"
+    assert unset["listen"] == "not set; by default stdio:"
+    assert unset["metrics"] == "not set"
+
+
+def test_what_the_configuration_of_a_gateway_says_is_in_force_where_no_option_is(
+    mcp: Mcp, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    section = {"listen": "http://127.0.0.1:8000/mcp", "name": "all"}
+    config = wrote(tmp_path, json.dumps({"mcpServers": {}, "gateway": section}), "mcp.json")
+    result = shown(mcp("config", "show", "gateway", "mcp.json"))
+    assert result["listen"] == (["http://127.0.0.1:8000/mcp"], "mcp.json")
+    assert result["name"] == ("all", "mcp.json")
+    environment["MCP_ACTORS_GATEWAY_NAME"] = "other"
+    assert shown(mcp("config", "show", "gateway", str(config)))["name"][0] == "other"
 
 
 def test_what_is_in_force_is_what_serves(
