@@ -176,6 +176,8 @@ def given_limits(_ctx: click.Context, _option: click.Parameter, words: Sequence[
             )
             raise click.UsageError(f"--limit {name}: write {name}=VALUE with {example}")
         found[name] = int(value) if known[name] else value
+        if name.startswith("upstream.") and value < 1:
+            raise click.UsageError(f"--limit {name} is at least 1, not {value:g}")
     try:
         of_engine: dict[str, Any] = {name: value for name, value in found.items() if "." not in name}
         Limits(**of_engine)
