@@ -14,6 +14,7 @@ from mcp_actors.cli.connection_options import (
     ConfigurableCommand,
     SecretOption,
     Section,
+    TextWithBlanks,
     given_headers,
 )
 from mcp_actors.cli.failures import WrongUsage, reported, traceback_option
@@ -54,12 +55,14 @@ _SECTIONS = (
 @click.option(
     "--route",
     metavar="PATTERN=KIND",
+    type=TextWithBlanks(),
     multiple=True,
     help="What operations become: tool, resource or nothing; may be repeated, the first that matches counts.",
 )
 @click.option(
     "--header",
     cls=SecretOption,
+    type=TextWithBlanks(),
     metavar="NAME:VALUE",
     multiple=True,
     help="A header of every request to the API, such as Authorization; may be repeated.",

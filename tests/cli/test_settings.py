@@ -226,6 +226,18 @@ def test_an_option_counts_before_the_environment_that_before_the_file_and_that_b
     assert unset["metrics"] == "not set"
 
 
+def test_what_may_have_blanks_is_a_line_each_in_the_environment(
+    mcp: Mcp, environment: dict[str, str]
+) -> None:
+    environment |= {
+        "MCP_ACTORS_BENCH_HEADER": "Authorization: Bearer x\nX-Key: y\n",
+        "MCP_ACTORS_FROM_OPENAPI_ROUTE": "DELETE *=nothing\nGET /a=resource",
+    }
+    assert shown(mcp("config", "show", "bench"))["header"][0] == ["Authorization: ***", "X-Key: ***"]
+    routes = shown(mcp("config", "show", "from-openapi"))["route"][0]
+    assert routes == ["DELETE *=nothing", "GET /a=resource"]
+
+
 def test_what_the_configuration_of_a_gateway_says_is_in_force_where_no_option_is(
     mcp: Mcp, tmp_path: Path, environment: dict[str, str]
 ) -> None:
