@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+import attrs
 import trio
 
 from mcp_actors._eras.era import Invocation
@@ -31,7 +32,11 @@ MIB = 1024 * 1024
 
 @frozen_record(kw_only=True, eq=False, repr=False)
 class Limits(ValueRecord):
-    """Bounds of one connection and, where the name says so, of one server: frames, calls, seconds."""
+    """Bounds of one connection and, where the name says so, of one server: frames, calls, seconds.
+
+    Raises:
+        ValueError: One is negative or NaN, or is 0 where nothing would ever be served then.
+    """
 
     max_in_flight: int = 1024
     """Calls that run at once on one connection: more than any honest peer keeps open."""
@@ -99,6 +104,19 @@ class Limits(ValueRecord):
 
     ask_timeout: float = 600.0
     """How long a question to the client may take: a person may have to read it."""
+
+    def __attrs_post_init__(self) -> None:
+        for field in attrs.fields(Limits):
+            value, least = getattr(self, field.name), 1 if field.name in _NEEDED else 0
+            # NaN is not at least anything.
+            if not value >= least:
+                raise ValueError(f"{field.name} is at least {least}, not {value!r}")
+
+
+# Without one of these, nothing would ever be served.
+_NEEDED = frozenset(
+    {"max_in_flight", "server_max_in_flight", "isolated_processes", "outbox", "progress_queue"}
+)
 
 
 # -- the budgets of a server: the bytes that its clients make it hold ----------------------------------------------

@@ -261,7 +261,9 @@ def _search_tools(
 
 def _call_tool(
     name: Annotated[str, msgspec.Meta(description="The name of the tool, as search_tools returned it")],
-    arguments: Annotated[dict[str, Any], msgspec.Meta(description="Its arguments, by its inputSchema")],
+    arguments: Annotated[
+        Mapping[str, Any], msgspec.Meta(description="Its arguments, by its inputSchema")
+    ] = {},
 ) -> None:
     """Call a tool that search_tools has found."""
 
@@ -394,7 +396,7 @@ class ToolSearch:
             return self._found(
                 _for_models(await self._seen(ctx)), arguments["query"], arguments.get("limit", 5)
             )
-        return await self._call_found(ctx, call_next, arguments["name"], arguments["arguments"])
+        return await self._call_found(ctx, call_next, arguments["name"], arguments.get("arguments", {}))
 
     def _note(self, ctx: Context, name: Any) -> None:
         session = ctx.session

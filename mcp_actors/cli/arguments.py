@@ -6,12 +6,14 @@ The schema of a tool decides which value the text of an argument means; `signatu
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
 
 __all__ = [
+    "NumberRange",
     "argument_lines",
     "fitted",
     "may_need_schema",
@@ -20,6 +22,16 @@ __all__ = [
     "tool_arguments",
     "value_of",
 ]
+
+
+class NumberRange(click.FloatRange):
+    """A range of numbers. NaN is in none, though no comparison with its ends says so."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number: float = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value!r} is not a valid number.", param, ctx)
+        return number
 
 
 def tool_arguments(words: Sequence[str]) -> dict[str, Any]:

@@ -28,6 +28,7 @@ __all__ = [
     "ConnectionOptions",
     "SecretOption",
     "Section",
+    "TextWithBlanks",
     "bearer_from_environment",
     "client_options",
     "configuration_or_client_options",
@@ -122,6 +123,13 @@ class SecretOption(click.Option):
     """An option whose values are secrets, as those of ``--header`` may be: they are shown masked."""
 
     is_secret = True
+
+
+class TextWithBlanks(click.types.StringParamType):
+    """The values of an option that may have blanks, as headers do: in the environment each is a line."""
+
+    def split_envvar_value(self, rv: str) -> list[str]:
+        return [line for line in rv.splitlines() if line.strip()]
 
 
 class ConfigurableCommand(CommandWithSections):
@@ -331,6 +339,7 @@ def _with_connection(
         click.option(
             "--header",
             cls=SecretOption,
+            type=TextWithBlanks(),
             metavar="NAME:VALUE",
             multiple=True,
             help="A header of every request (http, https, ws, wss); may be repeated.",

@@ -117,10 +117,15 @@ def tls_context(
     """
     names = certificate if key is None else f"{certificate} and {key}"
 
+    def no_password() -> str:
+        raise ValueError(
+            f"{names}: the private key has a password: nobody is asked for it; write the key without one"
+        )
+
     def read() -> ssl.SSLContext:
         made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         try:
-            made.load_cert_chain(certificate, key, password=_no_password)
+            made.load_cert_chain(certificate, key, password=no_password)
         except OSError as error:
             # The module has no better words for a file that is not PEM, or has no key in it.
             reason = error.reason if isinstance(error, ssl.SSLError) and error.reason else error.strerror
@@ -141,10 +146,6 @@ def tls_context(
 
     context.sni_callback = choose
     return context
-
-
-def _no_password() -> str:
-    raise ValueError("the private key has a password: nobody is asked for it; write the key without one")
 
 
 # -- The keys of callers -------------------------------------------------------------------------------

@@ -10,9 +10,15 @@ from typing import Any
 import click
 
 from mcp_actors import Context, Server
-from mcp_actors.cli.connection_options import ConfigurableCommand, SecretOption, Section
+from mcp_actors.cli.connection_options import (
+    ConfigurableCommand,
+    SecretOption,
+    Section,
+    TextWithBlanks,
+    given_headers,
+)
 from mcp_actors.cli.failures import WrongUsage, reported, traceback_option
-from mcp_actors.cli.output import echo, echo_json
+from mcp_actors.cli.output import echo, echo_json, safe
 from mcp_actors.cli.serve import serve_here
 from mcp_actors.cli.serve_options import (
     ServeOptions,
@@ -24,6 +30,7 @@ from mcp_actors.cli.serve_options import (
     set_log,
 )
 from mcp_actors.cli.start import loading
+from mcp_actors.errors import ApiDocumentError
 
 __all__ = ["command"]
 
@@ -48,12 +55,14 @@ _SECTIONS = (
 @click.option(
     "--route",
     metavar="PATTERN=KIND",
+    type=TextWithBlanks(),
     multiple=True,
     help="What operations become: tool, resource or nothing; may be repeated, the first that matches counts.",
 )
 @click.option(
     "--header",
     cls=SecretOption,
+    type=TextWithBlanks(),
     metavar="NAME:VALUE",
     multiple=True,
     help="A header of every request to the API, such as Authorization; may be repeated.",
@@ -88,15 +97,15 @@ def command(
     \b
     mcp-actors from-openapi petstore.yaml --check
     mcp-actors from-openapi petstore.yaml --base-url http://127.0.0.1:8080/api/v3
-    mcp-actors from-openapi https://example.org/openapi.json --route 'DELETE *=nothing' --header 'X-Key:${KEY}'
+    mcp-actors from-openapi https://example.org/openapi.json --route 'DELETE *=nothing' --header "X-Key:$KEY"
 
     Ends as mcp-actors serve does. With --check the exit code is 0 if there is a tool or a resource, and else 2.
     """
     options = ServeOptions(**given)
     require_fitting(options)
     set_log(options)
-    headers = dict(_pair(each, ":", "--header", "NAME:VALUE") for each in header)
-    routes = dict(_pair(each, "=", "--route", "PATTERN=KIND") for each in route)
+    headers = given_headers(header)
+    routes = dict(map(_route, route))
     with reported(show_traceback):
         with loading():
             module = importlib.import_module("mcp_actors.openapi.api")
@@ -104,6 +113,7 @@ def command(
                 api = module.read_api(document, routes=routes or None, references=reference)
                 if check:
                     _show(api, as_json)
+                    _say_where(api, base_url)
                     return
                 server = Server.from_openapi(
                     api, base_url=base_url, headers=_every_time(headers) if headers else None
@@ -116,11 +126,19 @@ def command(
         serve_here(server, options, None, offer(server))
 
 
-def _pair(text: str, by: str, option: str, form: str) -> tuple[str, str]:
-    name, found, value = text.partition(by) if by == ":" else text.rpartition(by)
-    if not found or not name.strip():
-        raise WrongUsage(f"{option}: write {form}")
-    return name.strip(), value.strip()
+def _route(text: str) -> tuple[str, str]:
+    pattern, found, kind = text.rpartition("=")
+    if not found or not pattern.strip():
+        raise WrongUsage("--route: write PATTERN=KIND")
+    return pattern.strip(), kind.strip()
+
+
+def _say_where(api: Any, base_url: str | None) -> None:
+    """Says why nothing can be called yet, if nobody has said where the API is."""
+    try:
+        importlib.import_module("mcp_actors.openapi.api").Bases(api.document, base_url, {})
+    except (ApiDocumentError, ValueError) as error:
+        echo(f"mcp-actors: {safe(str(error))}", err=True)
 
 
 def _every_time(headers: Mapping[str, str]) -> Any:

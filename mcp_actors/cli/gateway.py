@@ -236,6 +236,7 @@ class _Configured:
 
     entry: ServerEntry
     outputs: Mapping[str, str | None] = attrs.field(repr=False)
+    variables: Mapping[str, str] | None = attrs.field(repr=False)
     has_login: bool
     lock: ServerLock | None
     upstream: Upstream = attrs.field(eq=False)
@@ -280,7 +281,7 @@ class ConfiguredUpstreams:
 
         Raises:
             TokenStoreFailed: The stored logins cannot be read.
-        ConfigurationError: The lock cannot be read.
+            ConfigurationError: The lock cannot be read.
         """
         access = await load_access(entries)
         made: dict[str, _Configured] = {}
@@ -293,7 +294,9 @@ class ConfiguredUpstreams:
             (upstream,) = upstreams_of([entry], access=access)
             lock = None if locked is None else locked.of(entry.name)
             upstream = attrs.evolve(upstream, lock=lock, **self._limits)
-            found = _Configured(entry, entry.command_outputs(), auth is not None, lock, upstream)
+            found = _Configured(
+                entry, entry.command_outputs(), entry.file_variables(), auth is not None, lock, upstream
+            )
             former = self._made.get(entry.name)
             made[entry.name] = former if former == found and former is not None else found
         # What somebody is about to mend goes on as it was.

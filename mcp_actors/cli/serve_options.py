@@ -17,6 +17,7 @@ import click
 from mcp_actors import Limits, Server
 from mcp_actors.abc import ServerTransport, SharedState
 from mcp_actors.abc.discovery import server_transport
+from mcp_actors.cli.arguments import NumberRange
 from mcp_actors.cli.connection_options import Section
 from mcp_actors.cli.failures import WrongUsage
 from mcp_actors.errors import McpError
@@ -175,6 +176,13 @@ def given_limits(_ctx: click.Context, _option: click.Parameter, words: Sequence[
             )
             raise click.UsageError(f"--limit {name}: write {name}=VALUE with {example}")
         found[name] = int(value) if known[name] else value
+        if name.startswith("upstream.") and value < 1:
+            raise click.UsageError(f"--limit {name} is at least 1, not {value:g}")
+    try:
+        of_engine: dict[str, Any] = {name: value for name, value in found.items() if "." not in name}
+        Limits(**of_engine)
+    except ValueError as error:
+        raise click.UsageError(f"--limit {error}") from error
     return found
 
 
@@ -353,7 +361,7 @@ class ServeOptions:
         _OPERATORS,
         on=_BUT_REST,
         metavar="S",
-        type=click.FloatRange(min=0),
+        type=NumberRange(min=0),
         help="Seconds after which a function that blocks the event loop is named in the log; 0 for never. Default: "
         f"{WATCHDOG:g}",
     )
@@ -370,7 +378,7 @@ class ServeOptions:
         _PROCESSES,
         on=_SERVE_AND_GATEWAY,
         metavar="URL",
-        help="Where sessions, events and tasks are kept: memory: (default), sqlite:///PATH or another store.",
+        help="Where sessions, events and tasks are kept: sqlite:///PATH or another store. Default: memory:",
     )
     sessions: str | None = _option(
         "--sessions",
@@ -384,14 +392,14 @@ class ServeOptions:
         "--drain-delay",
         _ENDING,
         metavar="S",
-        type=click.FloatRange(min=0),
+        type=NumberRange(min=0),
         help="At SIGTERM, seconds for which it serves on, unready, so that load balancers go elsewhere. Default: 0",
     )
     drain: float | None = _option(
         "--drain",
         _ENDING,
         metavar="S",
-        type=click.FloatRange(min=0),
+        type=NumberRange(min=0),
         help="Seconds for calls in flight after that; what is left is answered with an error. Default: 5",
     )
     reload: bool = _option(

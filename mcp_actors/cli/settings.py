@@ -26,6 +26,7 @@ from mcp_actors.cli.commands import command_of
 from mcp_actors.cli.credentials import new_key
 from mcp_actors.cli.failures import WrongUsage, reported, traceback_option
 from mcp_actors.cli.output import echo, safe
+from mcp_actors.gateway.server_entries import read_server_entries
 from mcp_actors.gateway.server_entry import (
     CommandOutputs,
     NotExpanded,
@@ -223,8 +224,14 @@ class SettingsFile:
             raise WrongUsage(f"{name}: it is nested too deep") from None
         if not is_pyproject:
             return cls(name, document, positions, ())
-        tables = document.get(_OWN_TABLE[0], {}).get(_OWN_TABLE[1])
-        return None if tables is None else cls(name, tables, positions, _OWN_TABLE)
+        tools = document.get(_OWN_TABLE[0])
+        tables: Any = tools.get(_OWN_TABLE[1]) if isinstance(tools, dict) else None
+        file = cls(name, tables, positions, _OWN_TABLE)
+        if tables is not None and not isinstance(tables, dict):
+            raise WrongUsage(
+                f"{file.where(())}: {'.'.join(_OWN_TABLE)} has to be a table, of tables of commands"
+            )
+        return None if tables is None else file
 
     def where(self, path: KeyPath, *, key: bool = False) -> str:
         """Returns ``FILE:LINE:COLUMN`` of a value below the table of ours, or of its key."""
@@ -324,32 +331,33 @@ class CommandSettings:
             if not isinstance(raw, bool):
                 self._wrong(path, f"{path[-1]} is true or false")
             return raw
+        places = [path]
         value: Any = None
         if not option.multiple:
             value = self._scalar(option, raw, path)
         elif isinstance(raw, dict) and option.metavar in _PAIRS:
             separator = _PAIRS[option.metavar]
-            pairs = [(name, self._pair_value(each, inner)) for name, each, inner in _flat(raw, path)]
-            value = [f"{name}{separator}{text}" for name, text in pairs]
+            pairs = list(_flat(raw, path))
+            value = [f"{name}{separator}{self._pair_value(each, inner)}" for name, each, inner in pairs]
+            places = [inner for _, _, inner in pairs]
         else:
             several = raw if isinstance(raw, list) else [raw]
-            value = [self._scalar(option, each, (*path, at)) for at, each in enumerate(several)]
+            places = [(*path, at) for at in range(len(several))]
+            value = [self._scalar(option, each, place) for each, place in zip(several, places, strict=True)]
         if len(self.problems) == before and (self._outputs is not None or not list(_commands(raw))):
-            self._check(option, value, raw, path)
+            self._check(option, value, raw, places)
         return value
 
-    def _check(self, option: click.Option, value: Any, raw: Any, path: KeyPath) -> None:
+    def _check(self, option: click.Option, value: Any, raw: Any, places: Sequence[KeyPath]) -> None:
         """Has each value of an option judged by the option itself."""
-        several = list(enumerate(value)) if option.multiple else [(None, value)]
-        for at, each in several:
+        name = name_of(option)
+        for each, place in zip(value if option.multiple else [value], places, strict=True):
             try:
                 option.process_value(self._ctx, (each,) if option.multiple else each)
             except click.UsageError as error:
-                place = path if at is None or not isinstance(raw, list) else (*path, at)
                 # The text may show what the variables stand for.
-                hidden = f"{path[-1]}: it does not fit once its variables have their values"
-                text = hidden if "${" in str(raw) else f"{path[-1]}: {error.message}"
-                self._wrong(place, text)
+                hidden = f"{name}: it does not fit once its variables have their values"
+                self._wrong(place, hidden if "${" in str(raw) else f"{name}: {error.message}")
 
     def _pair_value(self, raw: Any, path: KeyPath) -> str:
         if isinstance(raw, bool) or not isinstance(raw, str | int | float):
@@ -552,7 +560,8 @@ def show_command(name: str, words: tuple[str, ...], show_traceback: bool) -> Non
         with click.Context(shown, info_name=name, **shown.context_settings) as context:
             given, _, _ = shown.make_parser(context).parse_args(list(words))
             settings = shown.read_settings(context, given, runs=False)
-            lines = [_line(each, context, given, settings) for each in options_of(shown).values()]
+            configured = _configured(given.get("config"))
+            lines = [_line(each, context, given, settings, configured) for each in options_of(shown).values()]
         width = min(max(len(left) for left, _ in lines), _WIDEST)
         echo(f"[{name}]")
         for left, origin in lines:
@@ -561,8 +570,19 @@ def show_command(name: str, words: tuple[str, ...], show_traceback: bool) -> Non
 
 # Characters of a line before its comment, where that is in one column.
 _WIDEST = 60
-_PASSWORD = re.compile(r"(?<=://)([^\s/@:]*):[^\s/@]*@")
+# A password that is not escaped may have any character; what begins with a port has none.
+_USUAL = re.compile(r"default: ([^\]]+?)\.?\]?$", re.IGNORECASE)
+_PASSWORD = re.compile(r"(?<=://)([^\s/@:]*):(?!\d+[/?#])[^\s@]*@")
 _SECRET_QUERY = re.compile(r"([?&][^=&\s]*(?:password|secret|token|key)[^=&\s]*=)[^&\s]*", re.IGNORECASE)
+
+
+def _configured(config: object) -> dict[str, tuple[Any, str]]:
+    """Returns what the configuration of a gateway has for its options, each with the name of the file."""
+    if not isinstance(config, str) or not os.path.isfile(os.path.expanduser(config)):
+        return {}
+    section = read_server_entries(config, leaves_out=True).gateway
+    found = {"listen": section.listen, "name": section.name}
+    return {parameter: (value, config) for parameter, value in found.items() if value}
 
 
 def _line(
@@ -570,19 +590,26 @@ def _line(
     context: click.Context,
     given: Mapping[str, Any],
     settings: CommandSettings | None,
+    configured: Mapping[str, tuple[Any, str]],
 ) -> tuple[str, str]:
     """Returns the line of one option, and its origin."""
     name, parameter = name_of(option), option.name or ""
     value, source = option.consume_value(context, given)
     origin = "default"
-    if source is click.core.ParameterSource.DEFAULT:
+    if source is click.core.ParameterSource.DEFAULT and parameter in configured:
+        value, origin = configured[parameter]
+    elif source is click.core.ParameterSource.DEFAULT:
         # Releases of click differ in what they have for an option without a default.
         if not isinstance(value, bool | int | float | str):
-            return f"# {name}", "not set"
+            # What counts then is decided where it is used, and the help says it.
+            usual = _USUAL.search(option.help or "")
+            return f"# {name}", f"not set; by default {usual[1]}" if usual else "not set"
     elif source is click.core.ParameterSource.DEFAULT_MAP and settings is not None:
         value, origin = settings.found[parameter].raw, settings.found[parameter].place
     else:
-        option.process_value(context, value)
+        read = option.process_value(context, value)
+        # The words of a command line are texts, also where they are numbers.
+        value = read if isinstance(read, bool | int | float) else value
         is_option = source is click.core.ParameterSource.COMMANDLINE
         origin = f"option --{name}" if is_option else f"environment {option.envvar}"
     return f"{name} = {_literal(_masked(option, value))}", origin

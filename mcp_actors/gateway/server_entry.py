@@ -471,6 +471,20 @@ class ServerEntry:
                 found[line] = None
         return found
 
+    def file_variables(self) -> Mapping[str, str] | None:
+        """Reads the file of variables.
+
+        Returns:
+            What it has, which are secrets; ``None`` without a file, and for one that cannot be read, which connecting
+            to the server will report.
+        """
+        if self.env_file is None:
+            return None
+        try:
+            return read_env_file(self._expansion(None).path(self.env_file, "envFile"))
+        except (ConfigurationError, UnusableFile):
+            return None
+
     def _url(self, expansion: Expansion) -> str:
         # What a program has written into a variable often ends in a newline.
         return expansion.of(self.url or "", "url").strip()

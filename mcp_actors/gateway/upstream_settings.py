@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Literal
 
 import attrs
+from attrs.validators import ge as _at_least
 from attrs.validators import in_ as _in
 
 from mcp_actors._client.options import Access
@@ -89,12 +90,12 @@ class Upstream:
     the log has the difference. The list is compared before each call, and read again when it may be another one."""
     auth: Access | None = attrs.field(default=None, repr=False)
     """Access to it, as in `Client`. It is the gateway's own: what a caller presents is never passed on."""
-    max_in_flight: int = 256
+    max_in_flight: int = attrs.field(default=256, validator=_at_least(1))
     """How many calls may be in flight at once; one caller may have half of them. More are refused at once."""
-    max_connections: int = 100
+    max_connections: int = attrs.field(default=100, validator=_at_least(1))
     """How many connections there may be, to a server that needs one for each session: each may be a process. One
     caller, which is a principal or an address, may have half of them."""
-    max_notifications: int = 1000
+    max_notifications: int = attrs.field(default=1000, validator=_at_least(1))
     """How many notifications a second are read of it, over all its connections: log messages, progress, changes. Each
     costs as much as a call, so one that sends more is not read for a while, and waits; its answers come later too."""
 

@@ -251,9 +251,14 @@ class Bases:
 
     Raises:
         ApiDocumentError: The document names no server that can be used.
+        ValueError: ``base_url`` is no whole URL.
     """
 
     def __init__(self, document: ApiDocument, base_url: str | None, variables: Mapping[str, str]) -> None:
+        if base_url is not None and not _is_whole(base_url):
+            raise ValueError(
+                f"base_url={base_url[:200]!r} is no whole URL, such as https://api.example.com/v1"
+            )
         self._document = document
         self._base_url = base_url
         self._variables = variables
@@ -291,13 +296,23 @@ class Bases:
         url = re.sub(r"\{([^{}]+)\}", value, text_of(server.get("url")) or "/")
         if self._document.is_remote:
             url = urljoin(self._document.location, url)
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        if not _is_whole(url):
             raise ApiDocumentError(
-                f"its server {url[:200]!r} is no whole URL: say where the API is by base_url=",
+                f"its server {url[:200]!r} is no whole URL: say where the API is by base_url= or --base-url",
                 file=self._document.location or "the document",
             )
         return url
+
+
+def _is_whole(url: str) -> bool:
+    """Returns whether paths may be put behind a URL."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    return (
+        parts.scheme in ("http", "https") and bool(parts.hostname) and not parts.query and not parts.fragment
+    )
 
 
 def _origin(url: str) -> tuple[str, str]:

@@ -119,7 +119,7 @@ class _Writer:
         """Writes a schema, and has those below it wait."""
         flat = self._flat(part.schema, part.above)
         if flat is None:
-            return {}
+            return self._bare(part)
         schema, above = flat
         if self._document.has_old_schemas and schema.get("nullable") is True:
             types, nullable = _types_of(schema), True
@@ -291,7 +291,7 @@ class _Writer:
         return False
 
     def _bare(self, part: _Part) -> dict[str, Any]:
-        """Only the type, for what lies too deep."""
+        """Only the type, for what lies too deep or contains itself."""
         flat = self.inlined(part.schema, frozenset())
         types = _types_of(flat)
         if len(types) != 1 or flat.get("nullable") is True or (self._files and is_file(flat)):

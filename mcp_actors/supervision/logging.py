@@ -404,14 +404,19 @@ def write_line(event: str, members: Mapping[str, Any]) -> None:
         event: What it is about, such as ``"access"``.
         members: Its members. Those that are ``None`` are left out.
     """
-    now = time.time()
-    at = f"{_second(int(now))}.{int(now % 1 * 1e6):06d}Z"
+    at = _now()
     given = {name: value for name, value in {**_settings.process, **members}.items() if value is not None}
     if _settings.form == "json":
         _stderr.msg(json_line({"timestamp": at, "level": "info", "event": event, **given}), can_wait=True)
     else:
         said = " ".join([f"{name}={_plain(value)}" for name, value in given.items()])
         _stderr.msg(f"{at} [{event}] {said}", can_wait=True)
+
+
+def _now() -> str:
+    """Returns the time as every line of the log has it, so that lines can be sorted by it."""
+    now = time.time()
+    return f"{_second(int(now))}.{int(now % 1 * 1e6):06d}Z"
 
 
 @functools.lru_cache(maxsize=2)
@@ -461,8 +466,7 @@ def raw_line(line: str) -> str:
     """Returns a text that is no line of the log, such as one of a child, in the form of the log."""
     if _settings.form != "json":
         return line
-    at = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime())}Z"
-    return json_line({"timestamp": at, "level": "info", "event": line, **_settings.process})
+    return json_line({"timestamp": _now(), "level": "info", "event": line, **_settings.process})
 
 
 def write_to_stderr(line: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from typing import Any
 
@@ -30,6 +31,18 @@ from .peers import (
     settled,
 )
 from .witness import Witness
+
+# -- limits that cannot be -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [("max_in_flight", 0), ("outbox", -1), ("max_waiting", -1), ("drain_delay", math.nan), ("beat", -0.5)],
+)
+def test_a_limit_with_which_nothing_is_served_is_refused(name: str, number: Any) -> None:
+    with pytest.raises(ValueError, match=f"^{name} is at least [01], not {number}$"):
+        Limits(**{name: number})
+
 
 # -- too many calls --------------------------------------------------------------------------------------------------
 

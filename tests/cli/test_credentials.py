@@ -280,7 +280,7 @@ HTTPS = ["--listen", "https://127.0.0.1:0/mcp"]
         ),
         (
             [*HTTPS, "--certificate", "cert", "--key", "locked"],
-            "the private key has a password: nobody is asked",
+            "--certificate cert and locked: the private key has a password: nobody is asked",
         ),
         (["--api-keys", "keys"], "--api-keys is for HTTP and WebSocket: stdio: takes no access tokens"),
         (

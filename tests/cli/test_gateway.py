@@ -306,26 +306,30 @@ def test_only_what_has_changed_in_the_configuration_is_begun_or_ended(
     token.write_text("1")
     told = f"${{cmd:{sys.executable} -c 'print(open(\"{token}\").read())'}}"
     # Another time and length where the file counts, and the very same ones where only the signal does.
-    servers = {"kept": entry, "ended": entry, "changed": entry, "told": {**entry, "env": {"TOKEN": told}}}
+    (tmp_path / "variables").write_text("TOKEN=1")
+    filed = {**entry, "envFile": str(tmp_path / "variables")}
+    servers = {"kept": entry, "ended": entry, "changed": entry, "filed": filed}
+    servers |= {"told": {**entry, "env": {"TOKEN": told}}}
     config = written(tmp_path, servers)
     with serving(started, "gateway", config, "--listen", "http://127.0.0.1:0/mcp") as (process, (place,)):
         with Client(place) as client, ThreadPoolExecutor(1) as calls:
-            assert becomes(client, {"kept_pid", "ended_pid", "changed_pid", "told_pid"})
+            assert becomes(client, {f"{name}_pid" for name in servers})
             before = {name: client.call_tool(f"{name}_pid", returns=int) for name in servers}
             done = tmp_path / "done"
             call = calls.submit(client.call_tool, "kept_until", {"file": str(done)}, returns=int)
             token.write_text("2")
+            (tmp_path / "variables").write_text("TOKEN=2")
             if asked == "by SIGHUP":
                 found = os.stat(config)
                 written(tmp_path, servers)
                 os.utime(config, ns=(found.st_atime_ns, found.st_mtime_ns))
                 process.send_signal(signal.SIGHUP)
-                after = {"kept", "ended", "changed", "told"}
+                after = set(servers)
             else:
                 del servers["ended"]
                 servers |= {"changed": {**entry, "env": {"A": "b"}}, "new": entry}
                 written(tmp_path, servers)
-                after = {"kept", "changed", "told", "new"}
+                after = {"kept", "changed", "told", "filed", "new"}
             ended = before.keys() - ({"kept"} if asked != "by SIGHUP" else {"kept", "ended", "changed"})
             for name in ended:
                 assert has_ended(before[name])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import signal
 import socket
 import subprocess
@@ -89,6 +90,8 @@ def about(lines: list[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]
     assert [each for each in lines if not each.startswith("{")] == []
     found = [json.loads(each) for each in lines]
     assert all({"timestamp", "level", "event"} <= each.keys() for each in found)
+    # Lines of children as well can be sorted among the others.
+    assert all(re.fullmatch(r"[\d-]{10}T[\d:]{8}\.\d{6}Z", each["timestamp"]) for each in found)
     return [each for each in found if each["event"] == "access"], [
         each for each in found if each["event"] != "access"
     ]

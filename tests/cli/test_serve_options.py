@@ -196,6 +196,13 @@ def test_those_of_upstreams_arrive_at_a_gateway(
             ["--listen", URL, "--limit", "http.body_bytes=0"],
             "--limit http.body_bytes must be greater than zero, not 0",
         ),
+        (["--limit", "max_in_flight=0"], "--limit max_in_flight is at least 1, not 0"),
+        (["--limit", "upstream.max_in_flight=0"], "--limit upstream.max_in_flight is at least 1, not 0"),
+        (
+            ["--listen", URL, "--limit", "http.max_sessions=0"],
+            "max_sessions must be greater than zero, not 0",
+        ),
+        (["--drain", "nan"], "Invalid value for '--drain': 'nan' is not a valid number."),
         (["--middleware", "louder"], "--middleware takes MODULE:FUNCTION, not 'louder'"),
         (["--middleware", "nowhere:f"], "--middleware nowhere:f: there is no module nowhere"),
         (["--middleware", "louder:quieter"], "--middleware louder:quieter: louder has no quieter"),

@@ -78,6 +78,20 @@ def shown(result: Ran) -> dict[str, tuple[Any, str]]:
             "mcp-actors.toml:2:8: ramp: --ramp '5:1': the second rate is to be above the first",
         ),
         ("[bench]\nfail-if = ['p99>5ms', 'p98']", "mcp-actors.toml:2:23: fail-if: "),
+        (
+            "[serve.limit]\nbeat = 5\nhttp.bogus = 1",
+            "mcp-actors.toml:3:14: limit: --limit: there is no limit",
+        ),
+        (
+            "[serve]\nlimit = { beat = 5, max_wait = 'x' }",
+            "mcp-actors.toml:2:32: limit: --limit max_wait: write",
+        ),
+        (
+            "[serve]\nlimit = { max_in_flight = 0 }",
+            "mcp-actors.toml:2:27: limit: --limit max_in_flight is at",
+        ),
+        ("[serve]\ndrain-delay = nan", "mcp-actors.toml:2:15: drain-delay: nan is not a valid number."),
+        ("[bench]\nwarm-up = nan", "mcp-actors.toml:2:11: warm-up: nan is not a valid number."),
         ("[bench]\nheader = { A = ['x'] }", "mcp-actors.toml:2:16: A is a text or a number"),
         (
             "[serve]\nhealth = '${NO_SUCH_PATH}'",
@@ -195,12 +209,45 @@ def test_an_option_counts_before_the_environment_that_before_the_file_and_that_b
     environment |= {"MCP_ACTORS_BENCH_RATE": "2", "MCP_ACTORS_BENCH_SESSIONS": "3"}
     wrote(tmp_path, "[bench]\nrate = 10\nsessions = 20\nduration = 30\nfail-if = 'errors>0'\n")
     result = shown(mcp("config", "show", "bench", "--rate", "1"))
-    assert result["rate"] == ("1", "option --rate")
-    assert result["sessions"] == ("3", "environment MCP_ACTORS_BENCH_SESSIONS")
+    assert result["rate"] == (1.0, "option --rate")
+    assert result["sessions"] == (3, "environment MCP_ACTORS_BENCH_SESSIONS")
     assert result["duration"] == (30, "mcp-actors.toml:4")
     assert result["fail-if"] == ("errors>0", "mcp-actors.toml:5")
     assert result["warm-up"] == (2.0, "default")
     assert "window" not in result
+    environment |= {"MCP_ACTORS_SERVE_REST": "1", "MCP_ACTORS_SERVE_ALLOW_HOST": "a.example b.example"}
+    result = shown(mcp("config", "show", "serve"))
+    assert result["rest"] == (True, "environment MCP_ACTORS_SERVE_REST")
+    assert result["allow-host"][0] == ["a.example", "b.example"]
+    unset = dict(re.findall(r"^# ([a-z-]+) +# (.*)$", mcp("config", "show", "serve").stdout, re.MULTILINE))
+    assert unset["drain"] == "not set; by default 5"
+    assert unset["sessions"] == "not set; by default auto"
+    assert unset["listen"] == "not set; by default stdio:"
+    assert unset["metrics"] == "not set"
+
+
+def test_what_may_have_blanks_is_a_line_each_in_the_environment(
+    mcp: Mcp, environment: dict[str, str]
+) -> None:
+    environment |= {
+        "MCP_ACTORS_BENCH_HEADER": "Authorization: Bearer x\nX-Key: y\n",
+        "MCP_ACTORS_FROM_OPENAPI_ROUTE": "DELETE *=nothing\nGET /a=resource",
+    }
+    assert shown(mcp("config", "show", "bench"))["header"][0] == ["Authorization: ***", "X-Key: ***"]
+    routes = shown(mcp("config", "show", "from-openapi"))["route"][0]
+    assert routes == ["DELETE *=nothing", "GET /a=resource"]
+
+
+def test_what_the_configuration_of_a_gateway_says_is_in_force_where_no_option_is(
+    mcp: Mcp, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    section = {"listen": "http://127.0.0.1:8000/mcp", "name": "all"}
+    config = wrote(tmp_path, json.dumps({"mcpServers": {}, "gateway": section}), "mcp.json")
+    result = shown(mcp("config", "show", "gateway", "mcp.json"))
+    assert result["listen"] == (["http://127.0.0.1:8000/mcp"], "mcp.json")
+    assert result["name"] == ("all", "mcp.json")
+    environment["MCP_ACTORS_GATEWAY_NAME"] = "other"
+    assert shown(mcp("config", "show", "gateway", str(config)))["name"][0] == "other"
 
 
 def test_what_is_in_force_is_what_serves(
@@ -236,6 +283,20 @@ def test_a_table_of_pyproject_is_read_as_well(mcp: Mcp, tmp_path: Path) -> None:
     assert shown(mcp("config", "show", "serve"))["health"] == ("/up", "pyproject.toml:4")
     assert mcp("config", "check").stdout == "pyproject.toml is right; settings: serve 1\n"
     assert "health" not in shown(mcp("config", "show", "serve", "--settings", "none"))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[tool]\nmcp-actors = 5", "mcp-actors: pyproject.toml:2:14: tool.mcp-actors has to be a table"),
+        ("tool = 'mcp-actors'", "mcp-actors: pyproject.toml has no table [tool.mcp-actors]"),
+    ],
+)
+def test_a_pyproject_whose_table_is_none_says_so(mcp: Mcp, tmp_path: Path, text: str, says: str) -> None:
+    wrote(tmp_path, text, "pyproject.toml")
+    result = mcp("config", "check", "pyproject.toml")
+    assert result.returncode == 2
+    assert result.stderr.startswith(says)
 
 
 def test_a_pyproject_of_others_is_not_looked_into(mcp: Mcp, tmp_path: Path) -> None:
@@ -325,12 +386,15 @@ def test_secrets_are_masked(mcp: Mcp, tmp_path: Path, environment: dict[str, str
     wrote(
         tmp_path,
         f"[serve]\nshared = 'redis://:{SECRET}@h:1/2?password={SECRET}'\n"
+        f"[gateway]\nshared = 'redis://:{SECRET}/{SECRET}@h'\nlisten = 'http://h:80/users/@me'\n"
         f"[bench]\nheader = ['Authorization: Bearer {SECRET}', '{SECRET}']\n"
         f"[bridge]\nheader = {{ X-Key = '{SECRET}' }}\n",
     )
-    results = {name: mcp("config", "show", name) for name in ("serve", "bench", "bridge")}
+    results = {name: mcp("config", "show", name) for name in ("serve", "gateway", "bench", "bridge")}
     assert SECRET not in "".join(each.stdout for each in results.values())
     assert shown(results["serve"])["shared"][0] == "redis://:***@h:1/2?password=***"
+    assert shown(results["gateway"])["shared"][0] == "redis://:***@h"
+    assert shown(results["gateway"])["listen"][0] == "http://h:80/users/@me"
     assert shown(results["bench"])["header"][0] == ["Authorization: ***", "***"]
     assert shown(results["bridge"])["header"][0] == {"X-Key": "***"}
     assert shown(results["bridge"])["admin"][0] == "http://me:***@h/?x=1&api_key=***"

@@ -233,8 +233,14 @@ def test_a_supervisor_is_no_trouble_and_a_worker_that_is_gone_is() -> None:
 def test_the_keys_are_explained_until_the_next_one() -> None:
     top = state(node())
     press(top, "?")
-    assert "cancel the chosen call or task" in text_of(top, 120)
+    assert "end the chosen call, task or session" in text_of(top, 120)
     assert len(picture(top, "unix:/x", 80, 10)) == 10
+    # A usual terminal has room for every word, and none is cut.
+    lines = [line.plain for line in picture(top, "unix:/x", 80, 24)]
+    assert "…" not in "".join(lines)
+    assert (len(lines), max(map(len, lines)) <= 80) == (24, True)
+    assert "processes of functions" in " ".join(" ".join(lines).split())
+    assert any(line.startswith("red") for line in lines)
     assert press(top, "x") == []
     assert (top.helping, top.wanted) == (False, None)
 

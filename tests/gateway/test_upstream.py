@@ -27,6 +27,12 @@ from tests.gateway.upstreams import Behind, make_server, serve_gateway
 from tests.middleware.callers import served
 
 
+@pytest.mark.parametrize("name", ["max_in_flight", "max_connections", "max_notifications"])
+def test_a_limit_with_which_no_call_is_made_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        Upstream(name="x", target=Server("x"), **{name: 0})  # type: ignore[arg-type]
+
+
 async def test_a_server_with_sessions_has_one_for_each_session_of_a_client(
     nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:

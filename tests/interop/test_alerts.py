@@ -1,13 +1,15 @@
-"""The alerts in ``docs/how-to/operations`` on a real Prometheus: each fires under its fault, and none without.
+"""The alerts and the dashboard in ``docs/how-to/operations`` on a real Prometheus.
 
-Seven servers are scraped. At first they are only used, then each gets faults of its own. Windows and delays of the
-rules are made shorter; thresholds stay. With ``MCP_ACTORS_ALERTS`` it takes about three minutes, of which the alert on
-slow calls needs the most; without, that one is left out.
+Each alert fires under its fault, and none without. Seven servers are scraped for that: at first they are only used,
+then each gets faults of its own. Windows and delays of the rules are made shorter; thresholds stay. With
+``MCP_ACTORS_ALERTS`` it takes about three minutes, of which the alert on slow calls needs the most; without, that one
+is left out. Each panel of the dashboard has data of servers that are used.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -15,10 +17,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 from urllib.request import urlopen
 
 import attrs
@@ -114,21 +117,28 @@ SERVERS = {
 }
 GATEWAYS = {"gateway": ("behind-a", "behind-b"), "lonely": ("behind-c",)}
 SCRAPED = ("errors", "full", "workers", "sharing", "down", *GATEWAYS)
+# The servers that have something for every panel of the dashboard, and one that is never called.
+ON_DASHBOARD = ("workers", "sharing", "gateway")
+UNUSED = "errors"
 
 
 @contextmanager
-def running(folder: Path, redis: RedisServer) -> Iterator[Site]:
+def running(folder: Path, redis: RedisServer, names: Collection[str]) -> Iterator[Site]:
     program = folder / "faulty.py"
     program.write_text(FAULTY)
-    ports = {name: free_port() for name in (*SERVERS, *GATEWAYS)}
+    ports = {name: free_port() for name in names}
     site = Site({}, lambda name: f"127.0.0.1:{ports[name]}")
     serve = [sys.executable, "-m", "mcp_actors"]
     with ExitStack() as stack:
         for name, words in SERVERS.items():
+            if name not in names:
+                continue
             shared = ("--shared", redis.url) if name == "sharing" else ()
             command = [*serve, "serve", str(program), *words, *shared]
             begin(stack, site, name, command)
         for name, behind in GATEWAYS.items():
+            if name not in names:
+                continue
             servers = {f"u{each[-1]}": {"type": "http", "url": site.url(each)} for each in behind}
             (folder / f"{name}.json").write_text(json.dumps({"mcpServers": servers}))
             begin(stack, site, name, [*serve, "gateway", str(folder / f"{name}.json")])
@@ -150,7 +160,7 @@ def begin(stack: ExitStack, site: Site, name: str, command: list[str]) -> None:
 
 
 @contextmanager
-def prometheus(folder: Path, site: Site) -> Iterator[Callable[[str], Any]]:
+def prometheus(folder: Path, site: Site, scraped: Sequence[str]) -> Iterator[Callable[[str], Any]]:
     program = shutil.which("prometheus")
     assert program is not None, "prometheus is not installed: apt-get install prometheus"
     (folder / "alerts.yml").write_text(shortened(ALERTS))
@@ -167,7 +177,7 @@ def prometheus(folder: Path, site: Site) -> Iterator[Callable[[str], Any]]:
                     {
                         "job_name": "mcp",
                         "static_configs": [
-                            {"targets": [site.place(each)], "labels": {"instance": each}} for each in SCRAPED
+                            {"targets": [site.place(each)], "labels": {"instance": each}} for each in scraped
                         ],
                     }
                 ],
@@ -320,7 +330,11 @@ CONSEQUENCES = {
 
 async def test_each_alert_fires_under_its_fault_and_none_without(tmp_path: Path) -> None:
     assert {name for name, _ in EXPECTED} == set(re.findall(r"- alert: (\w+)", ALERTS))
-    with RedisServer() as redis, running(tmp_path, redis) as site, prometheus(tmp_path, site) as ask:
+    with (
+        RedisServer() as redis,
+        running(tmp_path, redis, (*SERVERS, *GATEWAYS)) as site,
+        prometheus(tmp_path, site, SCRAPED) as ask,
+    ):
         async with trio.open_nursery() as nursery:
             for name in SCRAPED:
                 tool = {"gateway": "ua_good", "lonely": "uc_good"}.get(name, "good")
@@ -370,6 +384,64 @@ def plant(site: Site, redis: RedisServer, nursery: trio.Nursery) -> None:
     site.kill("behind-a")
     site.kill("behind-c")
     nursery.start_soon(use, site.url("gateway"), "ub_broken")
+
+
+def filled_in(text: str, instances: Sequence[str]) -> str:
+    """A query as Grafana sends it: two selected instances, and every job."""
+    values = {"job": ".*", "instance": f"({'|'.join(instances)})", "__rate_interval": f"{4 * INTERVAL}s"}
+    return re.sub(r"\$(\w+)", lambda found: values[found[1]], text)
+
+
+async def values_of(ask: Callable[[str], Any], query: str) -> list[float]:
+    """The numbers that a query returns now; NaN is none."""
+    found = await fetched(ask, f"/api/v1/query?{urlencode({'query': query})}")
+    numbers = (float(each["value"][1]) for each in found["result"])
+    return [each for each in numbers if not math.isnan(each)]
+
+
+async def test_each_panel_of_the_dashboard_has_data(tmp_path: Path) -> None:
+    names = (*ON_DASHBOARD, *GATEWAYS["gateway"], UNUSED)
+    with (
+        RedisServer() as redis,
+        running(tmp_path, redis, names) as site,
+        prometheus(tmp_path, site, (*ON_DASHBOARD, UNUSED)) as ask,
+    ):
+        async with trio.open_nursery() as nursery:
+            for name in ON_DASHBOARD:
+                nursery.start_soon(use, site.url(name), "ua_good" if name == "gateway" else "good")
+            nursery.start_soon(use, site.url("gateway"), "ub_broken")
+            queries = {
+                (panel["title"], target["refId"]): target["expr"]
+                for panel in DASHBOARD["panels"]
+                for target in panel.get("targets", ())
+            }
+            empty = dict(queries)
+            with trio.move_on_after(PATIENCE / 5):
+                while empty:
+                    for panel, query in list(empty.items()):
+                        if found := await values_of(ask, filled_in(query, ON_DASHBOARD)):
+                            print(panel, found[:6])
+                            del empty[panel]
+                    await trio.sleep(INTERVAL)
+            assert list(empty) == []
+            # Whoever opens it in a quiet hour sees numbers as well, where one number is the panel.
+            for panel in DASHBOARD["panels"]:
+                if panel["type"] == "stat":
+                    query = filled_in(panel["targets"][0]["expr"], [UNUSED])
+                    assert await values_of(ask, query), panel["title"]
+            for each in DASHBOARD["templating"]["list"]:
+                if each["type"] == "query":
+                    await assert_choices(ask, each["query"]["query"])
+            nursery.cancel_scope.cancel()
+
+
+async def assert_choices(ask: Callable[[str], Any], query: str) -> None:
+    """A variable of the dashboard offers what is scraped."""
+    asked = re.fullmatch(r"label_values\((.+), (\w+)\)", query)
+    assert asked is not None
+    series = urlencode({"match[]": filled_in(asked[1], (*ON_DASHBOARD, UNUSED))})
+    found = await fetched(ask, f"/api/v1/label/{asked[2]}/values?{series}")
+    assert set(found) == {"job": {"mcp"}, "instance": {*ON_DASHBOARD, UNUSED}}[asked[2]]
 
 
 def test_the_rules_and_the_queries_of_the_dashboard_are_well_formed(tmp_path: Path) -> None:

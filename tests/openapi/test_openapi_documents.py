@@ -96,7 +96,7 @@ def test_what_contains_itself_ends() -> None:
     tree = {"type": "object", "properties": {"children": {"type": "array", "items": ref("Tree")}}}
     assert written(ref("Tree"), Tree=tree) == {
         "type": "object",
-        "properties": {"children": {"type": "array", "items": {}}},
+        "properties": {"children": {"type": "array", "items": {"type": "object"}}},
     }
     assert written(ref("A"), A=ref("B"), B=ref("A")) == {}
     assert written(ref("A"), A={"allOf": [ref("A"), {"type": "object"}]}) == {"type": "object"}

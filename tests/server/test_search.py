@@ -140,6 +140,8 @@ async def test_what_was_used_goes_as_far_as_the_budget(era: str) -> None:
         ("call_tool", {"name": "zzz", "arguments": {}}, "search_tools finds those that there are"),
         ("call_tool", {"name": "call_tool", "arguments": {}}, "there is no tool 'call_tool'"),
         ("call_tool", {"name": "slack_get_message", "arguments": {}}, "id: is required but missing"),
+        # What takes no arguments is called without any, as by `tools/call`.
+        ("call_tool", {"name": "slack_get_message"}, "id: is required but missing"),
     ],
 )
 async def test_a_model_reads_its_mistakes(era: str, name: str, arguments: dict[str, Any], said: str) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 import attrs
 import click
 
+from mcp_actors.cli.arguments import NumberRange
 from mcp_actors.cli.bench.plan import LoadPlan, PlannedCall, Stage, ramp_stages, read_calls
 from mcp_actors.cli.bench.results import milliseconds
 from mcp_actors.cli.bench.targets import look_at
@@ -83,7 +84,7 @@ def _thresholds(_ctx: click.Context, _parameter: click.Parameter, texts: tuple[s
     "--window", type=click.IntRange(1, _MOST_WINDOW), help="Calls in flight, in all sessions together."
 )
 @click.option(
-    "--rate", type=click.FloatRange(0, _MOST_RATE, min_open=True), help="Calls a second, whatever comes back."
+    "--rate", type=NumberRange(0, _MOST_RATE, min_open=True), help="Calls a second, whatever comes back."
 )
 @click.option("--ramp", callback=_ramp, metavar="FROM:TO", help="Ever higher rates; finds the knee.")
 @click.option(
@@ -91,14 +92,14 @@ def _thresholds(_ctx: click.Context, _parameter: click.Parameter, texts: tuple[s
 )
 @click.option(
     "--duration",
-    type=click.FloatRange(0.1, _MOST_SECONDS),
+    type=NumberRange(0.1, _MOST_SECONDS),
     metavar="SECONDS",
     help="Of the load.  [default: 10]",
 )
 @click.option("--calls", "count", type=click.IntRange(1, _MOST_CALLS), help="End after so many calls.")
 @click.option(
     "--warm-up",
-    type=click.FloatRange(0, _MOST_SECONDS),
+    type=NumberRange(0, _MOST_SECONDS),
     default=2.0,
     show_default=True,
     metavar="SECONDS",
@@ -106,7 +107,7 @@ def _thresholds(_ctx: click.Context, _parameter: click.Parameter, texts: tuple[s
 )
 @click.option(
     "--cancel",
-    type=click.FloatRange(0, 1),
+    type=NumberRange(0, 1),
     default=0.0,
     show_default=True,
     metavar="SHARE",

@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple
 
 import click
 
+from mcp_actors.cli.arguments import NumberRange
 from mcp_actors.cli.bench.plan import LoadError
 from mcp_actors.cli.failures import EXIT_CROSSED, WrongUsage, reported, traceback_option
 from mcp_actors.cli.output import echo
@@ -513,7 +514,7 @@ _WORDS = {"regression": "worse", "improvement": "better"}
 @click.argument("after", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="B.json")
 @click.option(
     "--least",
-    type=click.FloatRange(0, 1000),
+    type=NumberRange(0, 1000),
     default=5.0,
     show_default=True,
     metavar="PERCENT",

@@ -21,6 +21,7 @@ import attrs
 import click
 import trio
 
+from mcp_actors.cli.arguments import NumberRange
 from mcp_actors.cli.demo.load import DemoLatencies, DemoLoad, Tally
 from mcp_actors.cli.demo.tour import TOUR, Shown, stage, take_tour
 from mcp_actors.cli.failures import (
@@ -57,7 +58,7 @@ _REDRAW = 0.25  # seconds between two states of the line below the tour
     "--sessions", type=click.IntRange(1, 20_000), default=300, show_default=True, help="Sessions at once."
 )
 @click.option(
-    "--seconds", type=click.FloatRange(0.1), default=4.0, show_default=True, help="How long all of them call."
+    "--seconds", type=NumberRange(0.1), default=4.0, show_default=True, help="How long all of them call."
 )
 @click.option("--seed", type=int, help="For the mixture of calls; by default another one each time.")
 @click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object on stdout, at the end.")

@@ -334,8 +334,9 @@ class RestApplication:
             case "GET", ("prompts",):
                 await _send_json(send, {"prompts": [plain(each) async for each in client.prompts()]})
             case "GET", ("prompts", name):
-                prompt = await client.get_prompt(name, request.query)
-                await _send_json(send, plain(prompt.messages))
+                await _send_json(send, await _prompt(client, name, request.query))
+            case "GET", ("tools", _):
+                raise _RestRefusal(405, "POST calls a tool", headers=(("allow", "POST, OPTIONS"),))
             case (("GET" | "POST"), _):
                 raise _RestRefusal(404, "there is nothing here: GET /openapi.json says what there is")
             case _:
@@ -385,6 +386,18 @@ async def _value(
             raise _RestRefusal(404, f"the tool {name} is not listed, and failed: {_reason(result)}")
         raise _RestRefusal(500, _reason(result))
     return _values(result)
+
+
+async def _prompt(client: Client, name: str, arguments: Mapping[str, str]) -> Any:
+    try:
+        prompt = await client.get_prompt(name, arguments)
+    except RpcError as error:
+        if error.code == INVALID_PARAMS and name not in {each.name async for each in client.prompts()}:
+            raise _RestRefusal(
+                404, f"there is no prompt {name}: GET /prompts lists those that there are"
+            ) from error
+        raise
+    return plain(prompt.messages)
 
 
 async def _result(

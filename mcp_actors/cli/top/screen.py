@@ -6,6 +6,7 @@ import importlib
 import os
 import signal
 import sys
+import textwrap
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, aclosing, contextmanager
@@ -293,22 +294,21 @@ _HELP = (
         "a pane: tools, calls, tasks of clients, sessions, upstreams, nodes, crashes, turns, blocked loops, "
         "the engine's own tasks, processes of functions",
     ),
-    ("up, down, k, j", "choose a row, which stays chosen where it moves; page up, page down: ten rows"),
+    ("up, down, k, j", "choose a row, which stays chosen; page up, down: ten rows"),
     ("s", "sort by the next column"),
     ("r", "turn the order round"),
-    ("/", "show only rows with a text; enter keeps it, escape shows all rows"),
-    ("x, delete", "cancel the chosen call or task, or end the chosen session, after a question"),
+    ("/", "show only rows with a text; enter keeps it, escape shows all"),
+    ("x, delete", "end the chosen call, task or session, after a question"),
     ("space", "keep this snapshot, go on"),
     ("", ""),
-    (
-        "10 MIN",
-        "calls that ended in the last ten minutes, which the server has counted whether anybody looked or not",
-    ),
+    ("10 MIN", "calls that ended in the last ten minutes, looked at or not"),
     ("FAILED", "those whose function failed, or that found no room; mistakes of clients are none"),
     ("P50, P99", "half of them, and 99 in 100, took no longer"),
     ("LOOP", "a turn of the event loop took so long: a function that does not await keeps everybody waiting"),
     ("red", "calls fail because of it, or soon will; a call older than 30 s"),
 )
+# Cells of the column of keys.
+_HELP_KEYS = 18
 # Cells of the column that takes what the others leave.
 _LEAST = 14
 # Columns in a file, where nothing is cut.
@@ -342,7 +342,10 @@ def picture(state: TopState, name: str, width: int, height: int) -> list[Text]:
 
 def _help(width: int, height: int) -> list[Text]:
     lines = [_cut("mcp-actors top: keys, and what is shown", width, "bold"), Text()]
-    lines += [_cut(f"{key:<18}{text}", width) for key, text in _HELP]
+    for key, text in _HELP:
+        first, *others = textwrap.wrap(text, max(width - _HELP_KEYS, _LEAST)) or [""]
+        lines.append(_cut(f"{key:<{_HELP_KEYS}}{first}", width))
+        lines += [_cut(f"{'':<{_HELP_KEYS}}{each}", width) for each in others]
     lines += [Text()] * (height - 1 - len(lines))
     return [*lines[: height - 1], _cut("any key goes back", width, "dim")]
 

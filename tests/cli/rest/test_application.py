@@ -265,6 +265,8 @@ async def test_a_tool_that_is_not_there_is_404(rest: Rest, path: str) -> None:
 async def test_other_paths_and_methods_are_refused(rest: Rest) -> None:
     assert (await rest.get("/nothing"))[0] == 404
     assert (await rest.call("/tools/add/more"))[0] == 404
+    status, body = await rest.get("/tools/add")
+    assert (status, "POST calls a tool" in body["detail"]["message"]) == (405, True)
     answer = await rest.http.delete(f"{rest.url}/tools/add")
     assert (answer.status_code, answer.headers["allow"]) == (405, "GET, POST, OPTIONS")
 
@@ -414,7 +416,8 @@ async def test_prompts_are_listed_and_filled_in(rest: Rest) -> None:
     _, messages = await rest.get("/prompts/greet?name=Ann")
     assert messages == [{"role": "user", "content": {"type": "text", "text": "Greet Ann"}}]
     assert (await rest.get("/prompts/greet"))[0] == 422
-    assert (await rest.get("/prompts/nothing"))[0] == 422
+    status, body = await rest.get("/prompts/nothing")
+    assert (status, "there is no prompt nothing" in body["detail"]["message"]) == (404, True)
 
 
 NESTED = {

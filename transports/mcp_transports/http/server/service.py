@@ -84,6 +84,15 @@ class HttpService:
             raise ValueError(
                 f"keepalive must be a number of seconds, or None for no comments, not {keepalive!r}"
             )
+        bounds = {
+            "max_message_bytes": max_message_bytes,
+            "session_idle": session_idle,
+            "max_sessions": max_sessions,
+            "max_sessions_per_peer": max_sessions_per_peer,
+        }
+        for name, bound in bounds.items():
+            if bound is not None and not bound > 0:
+                raise ValueError(f"{name} must be greater than zero, not {bound!r}")
         self.paths = paths = EndpointPaths(path, sse_path)
         if sse_path is not None and (
             paths.streamable in (sse_path, paths.messages) or sse_path == paths.messages
