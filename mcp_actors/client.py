@@ -665,7 +665,8 @@ class Client:
             ToolFailed: With ``returns``: the tool failed.
             UnexpectedResult: With ``returns``: what the tool returned does not fit.
             WrongArguments: With ``Client(arguments=)``: they do not fit what the server has listed.
-            LocalProtocolError: The server did not declare tools, or the client is not connected.
+            LocalProtocolError: The server did not declare tools, or the client is not connected, or there is half of a
+                surrogate pair in a text; the message says where.
             RpcError: The server answered with an error.
             RemoteProtocolError: The answer cannot be understood.
             CallTimeout: The server did not answer in time.
@@ -802,7 +803,8 @@ class Client:
 
         Raises:
             TypeError: ``arguments`` is not a mapping, or a value in it is not a JSON value.
-            LocalProtocolError: The server did not declare tools, or the client is not connected.
+            LocalProtocolError: The server did not declare tools, or the client is not connected, or there is half of a
+                surrogate pair in a text; the message says where.
             RpcError: The server answered with an error.
             RemoteProtocolError: The answer cannot be understood.
             CallTimeout: The server did not answer in time.
@@ -1088,7 +1090,8 @@ class Client:
             state: The state of that `InputRequired`.
 
         Raises:
-            LocalProtocolError: The server did not declare prompts, or the client is not connected.
+            LocalProtocolError: The server did not declare prompts, or the client is not connected, or there is half of
+                a surrogate pair in a text; the message says where.
             RpcError: The server answered with an error.
             RemoteProtocolError: The answer cannot be understood.
             CallTimeout: The server did not answer in time.

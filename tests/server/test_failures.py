@@ -574,10 +574,16 @@ async def test_texts_have_a_bound_and_are_readable() -> None:
         raise ValueError("half \ud800 a pair")
 
     @server.tool
+    async def refused() -> None:
+        raise RpcError(1234, "half \ud800 a pair", {"a": "\ud800"})
+
+    @server.tool
     async def silent() -> None:
         raise trio.TooSlowError
 
     async with Client(server) as client:
+        with pytest.raises(RpcError, match=r"half \? a pair \(code 1234\)"):
+            await client.call_tool("refused")
         text, _ = await outcome(client.call_tool("long"))
         assert len(text) == len("long: ") + MAX_TEXT
         assert (await outcome(client.call_tool("surrogate")))[0] == "surrogate: ValueError: half ? a pair"
