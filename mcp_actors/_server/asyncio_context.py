@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from mcp_actors._server.context import Context, SyncContext
-from mcp_actors._server.invoke import asyncio_calls, current, is_async
+from mcp_actors._server.invoke import asyncio_calls, current
 from mcp_actors._server.once import Effect
 from mcp_actors._server.scope import ServerScope
 from mcp_actors.bridges.asyncio_call import AsyncioCall, asyncio_loop_of, entered_in_loop
@@ -65,7 +65,7 @@ class AsyncioContext(SyncContext, kw_only=True):
             return effect.recall()
         try:
             try:
-                if is_async(function):
+                if effect.is_async:
                     value = await function(*arguments)
                 else:
                     run = partial(self._scope.threads.run, self, partial(function, *arguments))

@@ -16,7 +16,7 @@ from mcp_actors._actors.inbound_call import InboundCall, SupportsInbox
 from mcp_actors._eras.era import Era, Peer
 from mcp_actors._server import isolated_process
 from mcp_actors._server.inbox import CallLink, Inbox, SyncInbox
-from mcp_actors._server.invoke import current, is_async, on_loop
+from mcp_actors._server.invoke import current, on_loop
 from mcp_actors._server.once import Effect
 from mcp_actors._server.peer_session import PeerSession, is_wanted
 from mcp_actors._server.questions import FormResult, Questions
@@ -358,7 +358,7 @@ class Context(Questions, msgspec.Struct, Generic[StateT], eq=False):
         if effect.is_over:
             return effect.recall()
         try:
-            if is_async(function):
+            if effect.is_async:
                 value = await function(*arguments)
             else:
                 value = await self._scope.threads.run(self, partial(function, *arguments))
@@ -367,10 +367,10 @@ class Context(Questions, msgspec.Struct, Generic[StateT], eq=False):
             raise
         return await effect.returned(value)
 
-    async def _effect(self, name: str, function: Callable[..., Any]) -> Effect:
+    def _effect(self, name: str, function: Callable[..., Any]) -> Awaitable[Effect]:
         scope = self._scope
         assert scope.shared is not None
-        return await scope.effects_of(self.call).begin(scope.shared, scope.claims, name, function)
+        return scope.effects_of(self.call).begin(scope.shared, scope.claims, name, function)
 
     def _key_of(self, question: t.InputRequest) -> str:
         self._asked += 1
@@ -537,7 +537,7 @@ class SyncContext(Context[StateT]):
         keep = partial(trio.from_thread.run, trio_token=self._scope.token)
         try:
             try:
-                value = self._wait(function, *arguments) if is_async(function) else function(*arguments)
+                value = self._wait(function, *arguments) if effect.is_async else function(*arguments)
             except BaseException as error:
                 keep(effect.raised, error, retry_errors)
                 raise

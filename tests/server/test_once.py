@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import math
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -526,10 +527,26 @@ class Breaking(MemoryShared):
 
 # -- errors --------------------------------------------------------------------------------------------------------
 
+
+class Unreadable(Exception):
+    def __str__(self) -> str:
+        return str(1 // 0)
+
+
 FAILURES: list[tuple[Exception, type[Exception], str]] = [
     (ToolError("no money"), ToolError, "no money"),
     (RpcError(-32000, "away", {"a": 1}), RpcError, "away"),
     (KeyError("card"), OnceFailed, "'try' has failed before: KeyError: 'card'"),
+    # What JSON cannot hold is left out of what is kept.
+    (ToolError("no \ud800 money"), ToolError, "no ? money"),
+    (RpcError(-32000, "a\ud800way", {"a": object()}), RpcError, "a?way"),
+    (KeyError("\ud800"), OnceFailed, "'try' has failed before: KeyError: '\\ud800'"),
+    (ValueError("\ud800"), OnceFailed, "'try' has failed before: ValueError: ?"),
+    (
+        Unreadable(),
+        OnceFailed,
+        "'try' has failed before: Unreadable: its text cannot be read (ZeroDivisionError)",
+    ),
 ]
 
 
@@ -543,7 +560,7 @@ async def test_an_exception_is_an_outcome(raised: Exception, later: type[Excepti
         try:
             return await ctx.once("try", shop.failing)
         except Exception as error:
-            seen.append((type(error), str(error)))
+            seen.append((type(error), "" if isinstance(error, Unreadable) else str(error)))
             return await name_of(ctx, "sorry")
 
     async with Client(shop.server, era=ERAS[1], elicitation=answer) as client:
@@ -593,20 +610,44 @@ async def test_what_json_cannot_have_is_an_error_and_happens_once() -> None:
     assert (shop.effects, seen) == (["make"], [TypeError, OnceFailed])
 
 
-async def test_the_first_run_gets_what_the_later_ones_get() -> None:
-    shop, seen = Shop(), list[Any]()
+class Name(str):
+    __slots__ = ()
 
-    async def pair() -> Any:
-        return {"when": (1, 2)}
+
+KEPT: list[tuple[Any, Any, Any]] = [
+    (Any, {"when": (1, 2)}, {"when": [1, 2]}),
+    (Any, Name("a"), "a"),
+    (Any, math.nan, None),
+    (Any, [Name("a"), None, 2**70, "\u2028"], ["a", None, 2**70, "\u2028"]),
+    (str, Name("é"), "é"),
+    (str, "é", "é"),
+    (int, 2**70, 2**70),
+    (float, 1, 1.0),
+    (bool | None, True, True),
+    (None, None, None),
+    (Payment, Payment("p", 1), Payment("p", 1)),
+    (list[Payment], [Payment("p", 1)], [Payment("p", 1)]),
+]
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize(("hint", "value", "kept"), KEPT)
+async def test_the_first_run_gets_what_the_later_ones_get(hint: Any, value: Any, kept: Any, era: str) -> None:
+    shop, seen = Shop(), list[Any]()
 
     @shop.server.tool
     async def wait(ctx: Context) -> str:
-        seen.append(await ctx.once("pair", pair))
+        async def make() -> Any:
+            return value
+
+        make.__annotations__["return"] = hint
+        seen.append(await ctx.once("make", make))
         return await name_of(ctx, "a")
 
-    async with Client(shop.server, era=ERAS[1], elicitation=answer) as client:
-        await client.call_tool("wait")
-    assert seen == [{"when": [1, 2]}] * 2
+    async with Client(shop.server, era=era, elicitation=answer) as client:
+        assert (await client.call_tool("wait")).text == "a"
+    assert seen == [kept] * (1 if era == ERAS[0] else 2)
+    assert {type(each) for each in seen} == {type(kept)}
 
 
 # -- what does not fit ---------------------------------------------------------------------------------------------
@@ -740,7 +781,12 @@ async def test_another_type_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "text"),
-    [(("", print), "takes a name of 1 to 200"), (("x" * 201, print), "takes a name"), (("a", 5), "not 5")],
+    [
+        (("", print), "takes a name of 1 to 200"),
+        (("x" * 201, print), "takes a name"),
+        (("a\ud800", print), "takes a name"),
+        (("a", 5), "not 5"),
+    ],
 )
 async def test_what_is_no_name_or_no_function_is_refused(arguments: tuple[Any, Any], text: str) -> None:
     shop = Shop()
