@@ -35,7 +35,7 @@ from mcp_actors._server.isolated_messages import (
     ProcessCaller,
     Raised,
 )
-from mcp_actors._server.once import Effect, failure
+from mcp_actors._server.once import Effect, failure, is_awaitable
 from mcp_actors._server.peer_session import is_wanted
 from mcp_actors.abc.telemetry import Observation, ObservedRequest, current_call, guarded, log_members
 from mcp_actors.errors import CallCancelled, LocalProtocolError, RpcError
@@ -277,16 +277,17 @@ class IsolatedContext(SyncContext, kw_only=True):
         if effect.is_over:
             return effect.recall()
         try:
-            if not effect.is_async:
-                value = function(*arguments)
-            elif _is_in_loop():
-                value = await function(*arguments)
-            else:
-                value = trio.run(partial(function, *arguments))
+            value = function(*arguments)
+            if is_awaitable(value):
+                value = await value if _is_in_loop() else trio.run(_awaited, value)
         except Exception as error:
             await effect.raised(error, retry_errors)
             raise
         return await effect.returned(value)
+
+
+async def _awaited(value: Awaitable[Any]) -> Any:
+    return await value
 
 
 def _elsewhere(what: str, instead: str = "pass what it needs as an argument") -> LocalProtocolError:

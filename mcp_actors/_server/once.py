@@ -51,7 +51,7 @@ from mcp_actors.errors import (
 from mcp_actors.supervision.containment import is_cancelled
 from mcp_actors.supervision.logging import log
 
-__all__ = ["LONGEST_CALL", "MOST_SEALED", "CallEffects", "Effect", "failure"]
+__all__ = ["LONGEST_CALL", "MOST_SEALED", "CallEffects", "Effect", "boxed", "failure", "is_awaitable"]
 
 MOST_SEALED = 4096
 """Bytes of all outcomes of a call that its ``requestState`` has; others are in the shared state."""
@@ -419,6 +419,16 @@ class Effect:
     async def _replace(self, before: ClaimEntry | None, after: ClaimEntry | None) -> bool:
         seconds = max(self._effects.until - time.time(), 1.0)
         return await replace(self._shared, self._key, before, after, seconds)
+
+
+def boxed(function: Callable[..., Any], *arguments: Any) -> tuple[Any]:
+    """Calls a function in a thread. Trio would refuse a coroutine from there, and lose it."""
+    return (function(*arguments),)
+
+
+def is_awaitable(value: object) -> bool:
+    """Whether a function has only made what is to be awaited, as a ``lambda`` does that calls an ``async def``."""
+    return hasattr(type(value), "__await__")
 
 
 def failure(error: Exception) -> _Outcome:

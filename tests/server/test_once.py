@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import functools
 import math
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -168,6 +169,46 @@ async def test_plain_functions_and_functions_of_asyncio_have_it(era: str) -> Non
         assert (await client.call_tool("in_asyncio")).text == "{'c': 1} ['d', 'd']"
         assert (await client.call_tool("in_trio")).text == "['e', 'e']"
     assert shop.effects == ["a", "charge 5", "c", "d", "e"]
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_function_that_only_makes_a_coroutine_is_awaited(era: str) -> None:
+    shop = Shop()
+
+    @functools.wraps(shop.charge)
+    def decorated(cents: int) -> Awaitable[Payment]:
+        return shop.charge(cents)
+
+    async def note_later(text: str) -> str:
+        await asyncio.sleep(0)
+        shop.effects.append(text)
+        return text
+
+    @shop.server.tool
+    def in_thread(ctx: SyncContext) -> str:
+        first = ctx.once("a", lambda: shop.charge(1))
+        second = ctx.once("b", decorated, 2)
+        ctx.elicit("n please", FORM)
+        return f"{first} {second.cents}"
+
+    @shop.server.tool(loop="asyncio")
+    async def in_asyncio(ctx: Context) -> str:
+        first = await ctx.once("c", lambda: note_later("c"))
+        await ctx.elicit("n please", FORM)
+        return first
+
+    @shop.server.tool
+    async def in_trio(ctx: Context) -> str:
+        first = await ctx.once("d", lambda: shop.charge(3))
+        second = await ctx.once("e", decorated, 4)
+        await ctx.elicit("n please", FORM)
+        return f"{first} {second.cents}"
+
+    async with Client(shop.server, era=era, elicitation=answer) as client:
+        assert (await client.call_tool("in_thread")).text == "{'id': 'p1', 'cents': 1} 2"
+        assert (await client.call_tool("in_asyncio")).text == "c"
+        assert (await client.call_tool("in_trio")).text == "{'id': 'p4', 'cents': 3} 4"
+    assert shop.effects == ["charge 1", "charge 2", "c", "charge 3", "charge 4"]
 
 
 # -- what a client may do with the state that it was given ---------------------------------------------------------
