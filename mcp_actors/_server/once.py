@@ -148,17 +148,23 @@ class CallEffects:
         """
         effect = Effect(self, shared, claims, name, function)
         met = self._next(name, effect.function)
-        if met is not None and met.outcome != _STORED:
-            effect.outcome = met.outcome
-            await trio.lowlevel.checkpoint()
-        elif met is not None or self._is_claimed:
-            await effect.claim(may_begin=met is None)
-        else:
-            await trio.lowlevel.checkpoint()
-        if effect.outcome is None:
-            self._running = name
-        elif met is None:
-            self.meet(effect, len(encode_value(effect.outcome)))
+        # Before it waits: another one that comes meanwhile, or a question, has no order with it.
+        self._running = name
+        try:
+            if met is not None and met.outcome != _STORED:
+                effect.outcome = met.outcome
+                await trio.lowlevel.checkpoint()
+            elif met is not None or self._is_claimed:
+                await effect.claim(may_begin=met is None)
+            else:
+                await trio.lowlevel.checkpoint()
+        except BaseException:
+            self.ended()
+            raise
+        if effect.outcome is not None:
+            self.ended()
+            if met is None:
+                self.meet(effect, len(encode_value(effect.outcome)))
         return effect
 
     def _next(self, name: str, function: str) -> _Met | None:
@@ -294,7 +300,8 @@ class Effect:
         """Keeps what the function has returned, and returns it as each later run gets it.
 
         Raises:
-            TypeError: JSON cannot have it, or it is of another type than declared. That is kept as the outcome.
+            TypeError: JSON cannot have it, or it cannot be made of JSON again as the declared type. That is kept as the
+                outcome.
             SharedStateUnavailable: It is too large for the seal, and the shared state cannot be reached.
         """
         is_plain = value.__class__ in self._described.form.plain
@@ -302,14 +309,15 @@ class Effect:
             data = encode_value(["value", value if is_plain else self._described.form.encode(value)])
             # Once there and back, so that the first run does not see another value than the later ones.
             outcome = ["value", value] if is_plain else msgspec.json.decode(data)
-        except (TypeError, ValueError) as error:
+            made = value if is_plain else self._described.form.decode(outcome[1])
+        except Exception as error:
             problem = TypeError(
                 f"ctx.once({self.name!r}): {self.function} returned what cannot be kept: {error}"
             )
             await self._keep(["error", f"TypeError: {problem}"])
             raise problem from None
         await self._keep(outcome, len(data))
-        return self._made(outcome[1])
+        return made
 
     async def raised(self, error: BaseException, retry_errors: bool) -> None:
         """Keeps what the function has raised.

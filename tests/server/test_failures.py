@@ -562,6 +562,23 @@ async def test_a_function_written_in_c_is_named_too() -> None:
     assert text == "parse: TypeError: cannot convert 'str' object to bytes"
 
 
+async def test_a_method_that_a_nursery_of_the_user_has_started_fails_for_the_user() -> None:
+    """Its task has frames of the engine's alone, and it is no defect of the engine."""
+    server = Server("failing", mask_errors=False)
+
+    @server.tool
+    async def starts(ctx: Context) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ctx.once, "", print)
+
+    with capture_logs() as logs:
+        async with Client(server) as client:
+            text, _ = await outcome(client.call_tool("starts"))
+    assert text == "starts: TypeError: ctx.once takes a name of 1 to 200 characters, and then a function"
+    (line,) = [each for each in logs if each["event"] == "handler failed"]
+    assert line["tool"] == "starts"
+
+
 async def test_texts_have_a_bound_and_are_readable() -> None:
     server = Server("failing")
 

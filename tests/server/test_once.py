@@ -6,6 +6,7 @@ import asyncio
 import base64
 import functools
 import math
+import re
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -630,12 +631,37 @@ async def test_an_exception_may_mean_that_nothing_was_done(round: int) -> None:
     assert shop.effects == ["try"] * 2
 
 
-async def test_what_json_cannot_have_is_an_error_and_happens_once() -> None:
-    shop, seen = Shop(), list[type]()
+@dataclass
+class Picky:
+    """It can be made by a program, and not of JSON."""
 
-    async def make() -> object:
+    cents: int
+
+    def __post_init__(self) -> None:
+        if self.cents == 1:
+            self.cents = 2
+        else:
+            raise KeyError(self.cents)
+
+
+UNKEPT: list[tuple[Any, Any, str]] = [
+    (object, object(), "object has no form in JSON"),
+    (int, "five", "expected integer, got string"),
+    (float, math.nan, "expected number, got null"),
+    (Picky, Picky(1), "2"),
+    (str, "\ud800", "surrogates not allowed"),
+]
+
+
+@pytest.mark.parametrize(("hint", "value", "text"), UNKEPT)
+async def test_what_json_cannot_have_is_an_error_and_happens_once(hint: Any, value: Any, text: str) -> None:
+    shop, seen, texts = Shop(), list[type](), list[str]()
+
+    async def make() -> Any:
         shop.effects.append("make")
-        return object()
+        return value
+
+    make.__annotations__["return"] = hint
 
     @shop.server.tool
     async def wait(ctx: Context) -> str:
@@ -643,12 +669,14 @@ async def test_what_json_cannot_have_is_an_error_and_happens_once() -> None:
             await ctx.once("make", make)
         except (TypeError, OnceFailed) as error:
             seen.append(type(error))
+            texts.append(str(error))
             return await name_of(ctx, "sorry")
         return "?"
 
     async with Client(shop.server, era=ERAS[1], elicitation=answer) as client:
         assert (await client.call_tool("wait")).text == "sorry"
     assert (shop.effects, seen) == (["make"], [TypeError, OnceFailed])
+    assert all("make returned what cannot be kept: " in each and text in each for each in texts)
 
 
 class Name(str):
@@ -745,6 +773,27 @@ async def test_two_at_once_have_no_order(era: str) -> None:
         result = await client.call_tool("tool")
     assert "ctx.once('charge') begins while 'slow' runs" in result.text
     assert shop.effects == ["slow"]
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_two_that_begin_at_once_have_no_order(era: str) -> None:
+    """The end of one must not let a question through while the other runs, which its answer would begin again."""
+    shop = Shop()
+
+    @shop.server.tool
+    async def tool(ctx: Context) -> str:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ctx.once, "mail", shop.mail, "a")
+            nursery.start_soon(ctx.once, "slow", shop.slow)
+            await shop.begun.wait()
+            name = await name_of(ctx, "a")
+            shop.gate.set()
+        return name
+
+    async with Client(shop.server, era=era, elicitation=answer) as client:
+        result = await client.call_tool("tool")
+    assert re.search("ctx.once\\('(slow|mail)'\\) begins while '(slow|mail)' runs", result.text)
+    assert len(shop.effects) <= 1
 
 
 async def test_a_question_in_the_middle_of_an_effect_is_refused() -> None:
