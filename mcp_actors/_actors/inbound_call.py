@@ -541,7 +541,7 @@ class InboundCall(msgspec.Struct, eq=False):
             try:
                 frame = self._frame_of(self.replacement)
             except Exception as error:
-                frame = failure_frame(self.invocation, error)
+                frame = self.failure(error)
         await self._send(frame)
 
     def refuse(self, error: RpcError) -> None:

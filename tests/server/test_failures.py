@@ -20,7 +20,7 @@ from mcp_actors._server.failures import MAX_GROUP, MAX_TEXT
 from mcp_actors.abc import ConnectionHandler, FrameChannel
 from mcp_actors.supervision.principal import Principal
 from mcp_actors.testing import raw_client
-from mcp_actors.types import CallToolResult
+from mcp_actors.types import CallToolResult, ElicitResult
 from mcp_transports.memory import MemoryTransport
 from tests.scripted_peers import EVERY, MODERN, ask, begin, call, fail, scripted
 
@@ -577,6 +577,23 @@ async def test_a_method_that_a_nursery_of_the_user_has_started_fails_for_the_use
     assert text == "starts: TypeError: ctx.once takes a name of 1 to 200 characters, and then a function"
     (line,) = [each for each in logs if each["event"] == "handler failed"]
     assert line["tool"] == "starts"
+
+
+@pytest.mark.parametrize("era", ["2025-11-25", "2026-07-28"])
+async def test_a_question_that_cannot_be_sent_fails_for_the_user(era: str) -> None:
+    server = Server("failing", mask_errors=False)
+
+    @server.tool
+    async def ask(ctx: Context) -> None:
+        await ctx.elicit("half \ud800 a pair", {"type": "object", "properties": {}})
+
+    async def person(question: Any) -> ElicitResult:
+        return ElicitResult("decline")
+
+    async with Client(server, era=era, elicitation=person) as client:
+        text, _ = await outcome(client.call_tool("ask"))
+    assert text.startswith("ask: ")
+    assert "message has half of a surrogate pair at position 5" in text
 
 
 async def test_texts_have_a_bound_and_are_readable() -> None:
