@@ -659,7 +659,8 @@ class Client:
                 key after any error.
 
         Raises:
-            TypeError: ``arguments`` is not a mapping, a value in it is not a JSON value, or ``returns`` is not a class.
+            TypeError: ``arguments`` is not a mapping, a value in it is not a JSON value, ``returns`` is not a class, or
+                ``key`` is no text.
             KeyConflict: The key belongs to a call with other arguments.
             OutcomeUnknown: The key belongs to a call of which nobody knows what came of it.
             ToolFailed: With ``returns``: the tool failed.
@@ -722,7 +723,12 @@ class Client:
         return result
 
     def _with_key(self, meta: Mapping[str, Any] | None, key: str) -> dict[str, Any]:
-        """Raises `LocalProtocolError` if the server does not take keys: it would begin a second call, too."""
+        """Raises `LocalProtocolError` if the server does not take keys: it would begin a second call, too.
+
+        `TypeError` for what is no text: bytes would be sent as another text than they are, and so be another key.
+        """
+        if not isinstance(key, str):
+            raise TypeError(f"key={key!r:.80}: the key of a call is a text, such as 'order-4711'")
         if not self._connectivity.negotiated.takes_keys:
             raise LocalProtocolError(
                 f"the server takes no keys ({IDEMPOTENCY}), and nothing was sent: make the call without key="
