@@ -18,6 +18,7 @@ effect is claimed in one atomic step before it begins: see `mcp_actors._server.c
 
 from __future__ import annotations
 
+import builtins
 import inspect
 import secrets
 import time
@@ -507,14 +508,24 @@ def _description(function: Callable[..., Any]) -> _Described:
     body = inspect.unwrap(body_of(function))
     body = getattr(body, "__func__", body)
     name = f"{getattr(body, '__module__', '')}.{getattr(body, '__qualname__', type(body).__qualname__)}"
+    return _Described(name, is_async(function), _form_of(_return_type(function, body)))
+
+
+def _return_type(function: Callable[..., Any], body: Any) -> Any:
+    # Most have the name of a class, or a class: with a function that is new in each call it pays not to resolve more.
+    if body is function and isinstance(body, types.FunctionType):
+        hint = body.__annotations__.get("return", Any)
+        if hint is None or hint == "None":
+            return type(None)
+        if isinstance(hint, str):
+            hint = body.__globals__.get(hint, getattr(builtins, hint, hint))
+        if isinstance(hint, type):
+            return hint
     try:
-        hint = body.__annotations__.get("return", Any) if body is function else ""
-        # Most are a class: then there is nothing to resolve.
-        if not isinstance(hint, type):
-            hint = function_hints(function).get("return", Any)
+        hint = function_hints(function).get("return", Any)
     except (TypeError, NameError, AttributeError):
-        hint = Any
-    return _Described(name, is_async(function), _form_of(type(None) if hint is None else hint))
+        return Any
+    return type(None) if hint is None else hint
 
 
 _PLAIN: frozenset[type] = frozenset({str, int, bool, type(None)})
