@@ -659,13 +659,15 @@ class Client:
                 key after any error.
 
         Raises:
-            TypeError: ``arguments`` is not a mapping, a value in it is not a JSON value, or ``returns`` is not a class.
+            TypeError: ``arguments`` is not a mapping, a value in it is not a JSON value, ``returns`` is not a class, or
+                ``key`` is no text.
             KeyConflict: The key belongs to a call with other arguments.
             OutcomeUnknown: The key belongs to a call of which nobody knows what came of it.
             ToolFailed: With ``returns``: the tool failed.
             UnexpectedResult: With ``returns``: what the tool returned does not fit.
             WrongArguments: With ``Client(arguments=)``: they do not fit what the server has listed.
-            LocalProtocolError: The server did not declare tools, or the client is not connected.
+            LocalProtocolError: The server did not declare tools, or the client is not connected, or there is half of a
+                surrogate pair in a text; the message says where.
             RpcError: The server answered with an error.
             RemoteProtocolError: The answer cannot be understood.
             CallTimeout: The server did not answer in time.
@@ -721,7 +723,12 @@ class Client:
         return result
 
     def _with_key(self, meta: Mapping[str, Any] | None, key: str) -> dict[str, Any]:
-        """Raises `LocalProtocolError` if the server does not take keys: it would begin a second call, too."""
+        """Raises `LocalProtocolError` if the server does not take keys: it would begin a second call, too.
+
+        `TypeError` for what is no text: bytes would be sent as another text than they are, and so be another key.
+        """
+        if not isinstance(key, str):
+            raise TypeError(f"key={key!r:.80}: the key of a call is a text, such as 'order-4711'")
         if not self._connectivity.negotiated.takes_keys:
             raise LocalProtocolError(
                 f"the server takes no keys ({IDEMPOTENCY}), and nothing was sent: make the call without key="
@@ -802,7 +809,8 @@ class Client:
 
         Raises:
             TypeError: ``arguments`` is not a mapping, or a value in it is not a JSON value.
-            LocalProtocolError: The server did not declare tools, or the client is not connected.
+            LocalProtocolError: The server did not declare tools, or the client is not connected, or there is half of a
+                surrogate pair in a text; the message says where.
             RpcError: The server answered with an error.
             RemoteProtocolError: The answer cannot be understood.
             CallTimeout: The server did not answer in time.
@@ -1088,7 +1096,8 @@ class Client:
             state: The state of that `InputRequired`.
 
         Raises:
-            LocalProtocolError: The server did not declare prompts, or the client is not connected.
+            LocalProtocolError: The server did not declare prompts, or the client is not connected, or there is half of
+                a surrogate pair in a text; the message says where.
             RpcError: The server answered with an error.
             RemoteProtocolError: The answer cannot be understood.
             CallTimeout: The server did not answer in time.

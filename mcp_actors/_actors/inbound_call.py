@@ -68,6 +68,7 @@ from mcp_actors.errors import INTERNAL_ERROR, DeadlineExceeded, LocalProtocolErr
 from mcp_actors.supervision.containment import Containment, cancellation_in, crash_in, sole_cause
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.task_kinds import CALL_WORKER
+from mcp_actors.supervision.tracebacks import with_users_frames
 from mcp_actors.types.records import ValueRecord, frozen_record
 
 __all__ = [
@@ -540,7 +541,7 @@ class InboundCall(msgspec.Struct, eq=False):
             try:
                 frame = self._frame_of(self.replacement)
             except Exception as error:
-                frame = failure_frame(self.invocation, error)
+                frame = self.failure(error)
         await self._send(frame)
 
     def refuse(self, error: RpcError) -> None:
@@ -615,11 +616,11 @@ class InboundCall(msgspec.Struct, eq=False):
             result = await continuation()
             return self._result_frame(result)
         except (Exception, GeneratorExit) as error:
-            return self._failed(sole_cause(error))
+            return self._failed(with_users_frames(sole_cause(error), error))
         except BaseException as error:
             # What was raised is not given a name: this frame is in its traceback.
             if crash_in(error) is error:
-                return self._failed(sole_cause(error))
+                return self._failed(with_users_frames(sole_cause(error), error))
             if crash_in(error) is None:
                 raise
             log.warning("a handler raised while it was cancelled", id=self.id, exc_info=error)

@@ -81,7 +81,7 @@ def post_answer(frame: Frame, outlet: Outlet) -> None:
 def error_frame(id: RequestId | None, code: int, message: str, data: Any = None) -> Frame:
     """Returns an error response, with a long message cut.
 
-    Data that JSON cannot hold is left out, so that the answer is not lost.
+    Data that JSON cannot hold is left out, and so is half of a surrogate pair, so that the answer is not lost.
     """
     if len(message) > LONGEST_MESSAGE:
         message = f"{message[:LONGEST_MESSAGE]}… (cut, it has {len(message)} characters)"
@@ -89,7 +89,7 @@ def error_frame(id: RequestId | None, code: int, message: str, data: Any = None)
         encoded = encode_failure(id, code, message, data)
     except (TypeError, ValueError):
         log.warning("error data cannot be encoded", id=id, code=code)
-        encoded = encode_failure(id, code, message)
+        encoded = encode_failure(id, code, message.encode(errors="replace").decode())
     return Frame(encoded, id, True)
 
 

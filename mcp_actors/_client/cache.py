@@ -24,7 +24,7 @@ from mcp_actors._actors.outbound_call import CallOptions
 from mcp_actors._client.connectivity import Negotiated
 from mcp_actors._client.options import ClientOptions
 from mcp_actors._eras.era import ETAG, UNCHANGED, EventKind
-from mcp_actors._wire.codec import decode_value, encode_value
+from mcp_actors._wire.codec import decode_value, encode_params, encode_value
 from mcp_actors.abc import OpenState, SharedState
 from mcp_actors.errors import (
     CallTimeout,
@@ -233,7 +233,7 @@ class ResponseCache:
         """Returns for how many seconds an answer is still fresh, and the answer."""
         if not self._entries:
             return None
-        key = (method, encode_value(params))
+        key = (method, encode_params(method, params))
         entry = self._entries.get(key)
         if entry is None:
             return None
@@ -245,7 +245,7 @@ class ResponseCache:
 
     def known(self, method: str, params: dict[str, Any]) -> KnownAnswer | None:
         """Returns an answer that has a tag, fresh or not."""
-        entry = self._entries.get((method, encode_value(params))) if self._entries else None
+        entry = self._entries.get((method, encode_params(method, params))) if self._entries else None
         return None if entry is None or entry.etag is None else KnownAnswer(entry.etag, entry.data)
 
     def put(
@@ -263,7 +263,7 @@ class ResponseCache:
         sent: an answer that was overtaken by a change may be an old one, and is not fresh either. It takes the place of
         an older one that was refreshed.
         """
-        key = (method, encode_value(params))
+        key = (method, encode_params(method, params))
         self._drop(key)
         ttl = result.get("ttlMs")
         # Compared before it is divided: an integer of a peer may be too large for a float.
@@ -430,7 +430,7 @@ class SharedAnswers:
 
     def place_of(self, method: str, params: Mapping[str, Any], negotiated: Negotiated) -> SharedPlace:
         """Returns where an answer is kept."""
-        asked = encode_value([negotiated.era.version, method, params])
+        asked = encode_value([negotiated.era.version, method]) + encode_params(method, params)
         private = None if self._caller is None else _digest(self._server, b"private", self._caller, asked)
         return SharedPlace(method, private, _digest(self._server, b"public", b"", asked))
 

@@ -44,7 +44,7 @@ from mcp_actors._client.request_handlers import RequestHandlers
 from mcp_actors._client.tool_results import ListedSchemas
 from mcp_actors._eras.era import ETAG, ETAGS, READS, Era, Event, EventKind, Method, read_result
 from mcp_actors._eras.modern import ENVELOPE, MirroredParam
-from mcp_actors._wire.codec import encode_value
+from mcp_actors._wire.codec import encode_params
 from mcp_actors.errors import (
     INVALID_PARAMS,
     URL_ELICITATION_REQUIRED,
@@ -262,7 +262,7 @@ class Requests:
             return await read(options)
         # One that goes its own way from here on asks with what is left of its time.
         return await self.flights.share(
-            (name, encode_value(params), options.idle, options.cap, refresh), options, read
+            (name, encode_params(name, params), options.idle, options.cap, refresh), options, read
         )
 
     async def _read(

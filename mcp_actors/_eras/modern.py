@@ -45,7 +45,7 @@ from mcp_actors._eras.era import (
     progress_token,
 )
 from mcp_actors._eras.vocabulary import describer
-from mcp_actors._wire.codec import RequestId, decode_value, encode_value
+from mcp_actors._wire.codec import RequestId, check_text, decode_value, encode_value
 from mcp_actors.errors import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -371,7 +371,7 @@ def mirrored(
 
     ``annotated`` are the mirrored parameters of the tool that it calls, and ``target`` is that of a method of an
     extension (`Method.target`). Raises `LocalProtocolError` for a method or an
-    integer that a header cannot hold.
+    integer that a header cannot hold, and for half of a surrogate pair.
     """
     if not _is_plain(method) or method != method.strip(" "):
         raise LocalProtocolError(f"a method must be printable ASCII to be sent over HTTP: {_shown(method)}")
@@ -382,6 +382,7 @@ def mirrored(
     if target is not None:
         name = params.get(target)
         if isinstance(name, str):
+            check_text(f"{method}.{target}", name)
             metadata[NAME_HEADER] = encode_header_value(name)
     if annotated:
         arguments = params.get("arguments")
@@ -393,6 +394,7 @@ def mirrored(
                 )
             text = _text_of(value)
             if text is not None:
+                check_text(".".join((method, "arguments", *param.path)), text)
                 metadata[param.header] = encode_header_value(text)
     return metadata
 

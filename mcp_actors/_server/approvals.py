@@ -94,13 +94,18 @@ class Confirmation(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(
-        cls, template: str, properties: Mapping[str, Any], preview: tuple[Function, frozenset[str]] | None
+        cls,
+        template: str,
+        properties: Mapping[str, Any],
+        defaults: Mapping[str, Any],
+        preview: tuple[Function, frozenset[str]] | None,
     ) -> Confirmation:
         """Returns the one of a tool.
 
         Args:
             template: The question.
             properties: The tool's parameters, each with its schema.
+            defaults: The values of those that have one, of their own types.
             preview: The function, and the parameters that it takes.
 
         Raises:
@@ -126,14 +131,18 @@ class Confirmation(msgspec.Struct, frozen=True):
             )
         if preview is not None and "preview" in properties:
             raise ValueError("the tool has a parameter 'preview', which is what preview= finds in confirm=")
-        defaults = {name: each["default"] for name, each in properties.items() if "default" in each}
-        return cls(template, defaults, *((None, frozenset()) if preview is None else preview))
+        said = {name: each["default"] for name, each in properties.items() if "default" in each}
+        known_defaults = {name: each for name, each in defaults.items() if name in properties}
+        return cls(
+            template, {**said, **known_defaults}, *((None, frozenset()) if preview is None else preview)
+        )
 
     async def message(self, ctx: Context, arguments: Mapping[str, Any]) -> str:
         """Returns the question for a call; raises what the preview raises."""
         values: dict[str, Any] = {**self.defaults, **arguments}
         if self.preview is not None:
-            taken = {name: arguments[name] for name in self.of_preview if name in arguments}
+            # Of what the function will get, and not of a default of the preview's own.
+            taken = {name: values[name] for name in self.of_preview if name in values}
             found = self.preview.call(ctx, taken)
             values["preview"] = found if self.preview.inline else await found
         return _Shown().vformat(self.template, (), _WithDefaults(values))[:LONGEST_MESSAGE]

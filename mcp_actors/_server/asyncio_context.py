@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from mcp_actors._server.context import Context, SyncContext
-from mcp_actors._server.invoke import asyncio_calls, current, is_async
-from mcp_actors._server.once import Effect
+from mcp_actors._server.invoke import asyncio_calls, current
+from mcp_actors._server.once import Effect, boxed, is_awaitable
 from mcp_actors._server.scope import ServerScope
 from mcp_actors.bridges.asyncio_call import AsyncioCall, asyncio_loop_of, entered_in_loop
 from mcp_actors.supervision.containment import one_error
@@ -65,11 +65,13 @@ class AsyncioContext(SyncContext, kw_only=True):
             return effect.recall()
         try:
             try:
-                if is_async(function):
+                if effect.is_async:
                     value = await function(*arguments)
                 else:
-                    run = partial(self._scope.threads.run, self, partial(function, *arguments))
-                    value = await self._asyncio.in_trio(run)
+                    run = partial(self._scope.threads.run, self, partial(boxed, function, *arguments))
+                    value = (await self._asyncio.in_trio(run))[0]
+                    if is_awaitable(value):
+                        value = await value
             except Exception as error:
                 await self._asyncio.in_trio(partial(effect.raised, error, retry_errors))
                 raise

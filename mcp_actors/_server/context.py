@@ -16,8 +16,8 @@ from mcp_actors._actors.inbound_call import InboundCall, SupportsInbox
 from mcp_actors._eras.era import Era, Peer
 from mcp_actors._server import isolated_process
 from mcp_actors._server.inbox import CallLink, Inbox, SyncInbox
-from mcp_actors._server.invoke import current, is_async, on_loop
-from mcp_actors._server.once import Effect
+from mcp_actors._server.invoke import current, on_loop
+from mcp_actors._server.once import Effect, boxed, is_awaitable
 from mcp_actors._server.peer_session import PeerSession, is_wanted
 from mcp_actors._server.questions import FormResult, Questions
 from mcp_actors._server.scope import ServerScope, StateT
@@ -339,8 +339,9 @@ class Context(Questions, msgspec.Struct, Generic[StateT], eq=False):
         Args:
             name: The name of the effect, another one for each of a call. Effects come one after the other, before and
                 after the same questions in each run.
-            function: An ``async def``, or a plain function, which runs in a worker thread. What it returns is kept as
-                JSON, of the type that it declares.
+            function: An ``async def``, or a plain function, which runs in a worker thread; one that only makes the
+                coroutine, as a ``lambda`` does, is awaited, too. What it returns is kept as JSON, of the type that it
+                declares.
             arguments: Its arguments. They are not compared: those of the first run count.
             retry_errors: Whether an exception of the function means that it has done nothing, so that a later run
                 begins it again. By default the exception is kept as a result is.
@@ -358,19 +359,21 @@ class Context(Questions, msgspec.Struct, Generic[StateT], eq=False):
         if effect.is_over:
             return effect.recall()
         try:
-            if is_async(function):
+            if effect.is_async:
                 value = await function(*arguments)
             else:
-                value = await self._scope.threads.run(self, partial(function, *arguments))
+                value = (await self._scope.threads.run(self, partial(boxed, function, *arguments)))[0]
+                if is_awaitable(value):
+                    value = await value
         except BaseException as error:
             await effect.raised(error, retry_errors)
             raise
         return await effect.returned(value)
 
-    async def _effect(self, name: str, function: Callable[..., Any]) -> Effect:
+    def _effect(self, name: str, function: Callable[..., Any]) -> Awaitable[Effect]:
         scope = self._scope
         assert scope.shared is not None
-        return await scope.effects_of(self.call).begin(scope.shared, scope.claims, name, function)
+        return scope.effects_of(self.call).begin(scope.shared, scope.claims, name, function)
 
     def _key_of(self, question: t.InputRequest) -> str:
         self._asked += 1
@@ -537,7 +540,9 @@ class SyncContext(Context[StateT]):
         keep = partial(trio.from_thread.run, trio_token=self._scope.token)
         try:
             try:
-                value = self._wait(function, *arguments) if is_async(function) else function(*arguments)
+                value = self._wait(function, *arguments) if effect.is_async else function(*arguments)
+                if is_awaitable(value):
+                    value = self._wait(lambda: value)
             except BaseException as error:
                 keep(effect.raised, error, retry_errors)
                 raise

@@ -27,9 +27,7 @@ from mcp_actors import types as t
 from mcp_actors._eras.era import Era, Peer
 from mcp_actors._eras.server_negotiation import era_of, newest_era
 from mcp_actors._server.context import SyncContext
-from mcp_actors._server.invoke import is_async
 from mcp_actors._server.isolated_messages import (
-    LONGEST_TEXT,
     AnswerWaiter,
     Channel,
     ProcessAnswer,
@@ -37,10 +35,10 @@ from mcp_actors._server.isolated_messages import (
     ProcessCaller,
     Raised,
 )
-from mcp_actors._server.once import Effect
+from mcp_actors._server.once import Effect, failure, is_awaitable
 from mcp_actors._server.peer_session import is_wanted
 from mcp_actors.abc.telemetry import Observation, ObservedRequest, current_call, guarded, log_members
-from mcp_actors.errors import CallCancelled, LocalProtocolError, RpcError, ToolError
+from mcp_actors.errors import CallCancelled, LocalProtocolError, RpcError
 from mcp_actors.supervision import logging
 from mcp_actors.supervision.principal import Principal
 
@@ -279,16 +277,17 @@ class IsolatedContext(SyncContext, kw_only=True):
         if effect.is_over:
             return effect.recall()
         try:
-            if not is_async(function):
-                value = function(*arguments)
-            elif _is_in_loop():
-                value = await function(*arguments)
-            else:
-                value = trio.run(partial(function, *arguments))
+            value = function(*arguments)
+            if is_awaitable(value):
+                value = await value if _is_in_loop() else trio.run(_awaited, value)
         except Exception as error:
             await effect.raised(error, retry_errors)
             raise
         return await effect.returned(value)
+
+
+async def _awaited(value: Awaitable[Any]) -> Any:
+    return await value
 
 
 def _elsewhere(what: str, instead: str = "pass what it needs as an argument") -> LocalProtocolError:
@@ -331,14 +330,10 @@ class _RemoteEffect(Effect):
             await self._keep(["unknown"])
         elif retry_errors:
             await _asked(self._channel, "once_over", [self.name, None])
-        elif isinstance(error, ToolError):
-            await self._keep(["tool", str(error)[:LONGEST_TEXT]])
-        elif isinstance(error, RpcError):
-            await self._keep(["rpc", error.code, error.message, error.data])
-        else:
-            await self._keep(["error", f"{type(error).__qualname__}: {error}"[:LONGEST_TEXT]])
+        elif isinstance(error, Exception):
+            await self._keep(failure(error))
 
-    async def _keep(self, outcome: list[Any]) -> None:
+    async def _keep(self, outcome: list[Any], size: int | None = None) -> None:
         await _asked(self._channel, "once_over", [self.name, outcome])
 
 

@@ -18,12 +18,16 @@ effect is claimed in one atomic step before it begins: see `mcp_actors._server.c
 
 from __future__ import annotations
 
+import builtins
 import inspect
 import secrets
 import time
+import types
+import typing
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -33,7 +37,7 @@ from mcp_actors._schema.convert import ConversionError
 from mcp_actors._schema.returned import conversion, output_encoder
 from mcp_actors._schema.signature import function_hints
 from mcp_actors._server.claims import Claim, ClaimEntry, Claims, entry_with_outcome, replace
-from mcp_actors._server.invoke import body_of
+from mcp_actors._server.invoke import body_of, is_async
 from mcp_actors._wire.codec import encode_value
 from mcp_actors.abc import OpenState
 from mcp_actors.errors import (
@@ -48,7 +52,7 @@ from mcp_actors.errors import (
 from mcp_actors.supervision.containment import is_cancelled
 from mcp_actors.supervision.logging import log
 
-__all__ = ["LONGEST_CALL", "MOST_SEALED", "CallEffects", "Effect"]
+__all__ = ["LONGEST_CALL", "MOST_SEALED", "CallEffects", "Effect", "boxed", "failure", "is_awaitable"]
 
 MOST_SEALED = 4096
 """Bytes of all outcomes of a call that its ``requestState`` has; others are in the shared state."""
@@ -65,6 +69,7 @@ _LONGEST_TEXT = 1000
 _Outcome = list[Any]
 _STORED: _Outcome = ["stored"]
 _UNKNOWN: _Outcome = ["unknown"]
+_UNKNOWN_SIZE = len(encode_value(_UNKNOWN))
 
 
 class _Met(NamedTuple):
@@ -144,38 +149,46 @@ class CallEffects:
         """
         effect = Effect(self, shared, claims, name, function)
         met = self._next(name, effect.function)
-        if met is not None and met.outcome != _STORED:
-            effect.outcome = met.outcome
-            await trio.lowlevel.checkpoint()
-        elif met is not None or self._is_claimed:
-            await effect.claim(may_begin=met is None)
-        else:
-            await trio.lowlevel.checkpoint()
-        if effect.outcome is None:
-            self._running = name
-        elif met is None:
-            self.meet(effect)
+        # Before it waits: another one that comes meanwhile, or a question, has no order with it.
+        self._running = name
+        try:
+            if met is not None and met.outcome != _STORED:
+                effect.outcome = met.outcome
+                await trio.lowlevel.checkpoint()
+            elif met is not None or self._is_claimed:
+                await effect.claim(may_begin=met is None)
+            else:
+                await trio.lowlevel.checkpoint()
+        except BaseException:
+            self.ended()
+            raise
+        if effect.outcome is not None:
+            self.ended()
+            if met is None:
+                self.meet(effect, len(encode_value(effect.outcome)))
         return effect
 
     def _next(self, name: str, function: str) -> _Met | None:
         """Returns what an earlier run has met in this place."""
-        _check(name)
+        if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME or _readable(name) != name:
+            raise TypeError(f"ctx.once takes a name of 1 to {LONGEST_NAME} characters, and then a function")
         if self._running:
             raise OnceConflict(
                 f"ctx.once({name!r}) begins while {self._running!r} runs: the effects of a call have one order, so "
                 "await one after the other, or put both into one function"
             )
-        if any(each.name == name for each in self._met[: self._position]):
+        position = self._position
+        if position and any(each.name == name for each in self._met[:position]):
             raise OnceConflict(
                 f"ctx.once({name!r}) is used twice in one call: give each effect a name of its own"
             )
-        if self._position == len(self._met):
-            if len(self._met) == MOST_EFFECTS:
+        if position == len(self._met):
+            if position == MOST_EFFECTS:
                 raise OnceConflict(
                     f"a call has at most {MOST_EFFECTS} effects: put several into one function"
                 )
             return None
-        met = self._met[self._position]
+        met = self._met[position]
         if met.name != name:
             raise OnceConflict(
                 f"ctx.once({name!r}) comes where an earlier run of this call had {met.name!r}: what is before a "
@@ -193,19 +206,20 @@ class CallEffects:
         """The effect that ran runs no longer."""
         self._running = ""
 
-    def meet(self, effect: Effect) -> None:
-        """Takes note of an effect that is over."""
+    def meet(self, effect: Effect, size: int) -> None:
+        """Takes note of an effect that is over, with an outcome of so many bytes."""
         assert effect.outcome is not None
-        size = len(encode_value(effect.outcome))
-        is_sealed = self.has_room(size)
-        self._met.append(_Met(effect.name, effect.function, effect.outcome if is_sealed else _STORED))
         self._position += 1
-        self._sealed += size if is_sealed else 0
+        if self.has_room(size):
+            self._met.append(_Met(effect.name, effect.function, effect.outcome))
+            self._sealed += size
+        else:
+            self._met.append(_Met(effect.name, effect.function, _STORED))
 
     def has_room(self, size: int) -> bool:
         """Whether an outcome of so many bytes is sealed; if not, it belongs into the shared state."""
         if self._sealed < 0:
-            self._sealed = sum(len(encode_value(each.outcome)) for each in self._met)
+            self._sealed = sum([len(encode_value(each.outcome)) for each in self._met])
         return self.id is None or self._sealed + size <= MOST_SEALED
 
 
@@ -216,12 +230,10 @@ class Effect:
         "__weakref__",
         "_claim",
         "_claims",
-        "_decode",
+        "_described",
         "_effects",
-        "_encode",
         "_is_open",
         "_shared",
-        "function",
         "name",
         "outcome",
     )
@@ -235,9 +247,19 @@ class Effect:
         self._claim: Claim | None = None
         self.name = name
         # Before it begins: a type that JSON does not have is no reason to lose an outcome.
-        self.function, self._encode, self._decode = _described(function)
+        self._described = _described(function)
         self.outcome: _Outcome | None = None
         self._is_open = True
+
+    @property
+    def function(self) -> str:
+        """The name of the function, which is the same one while the server is the same."""
+        return self._described.name
+
+    @property
+    def is_async(self) -> bool:
+        """Whether the function has to be awaited."""
+        return self._described.is_async
 
     @property
     def is_over(self) -> bool:
@@ -266,8 +288,10 @@ class Effect:
         raise OnceFailed(self.name, rest[0])
 
     def _made(self, value: Any) -> Any:
+        if value.__class__ in self._described.form.plain:
+            return value
         try:
-            return self._decode(value)
+            return self._described.form.decode(value)
         except ConversionError as error:
             raise OnceConflict(
                 f"ctx.once({self.name!r}): what it returned before is not what {self.function} returns: {error}"
@@ -277,21 +301,24 @@ class Effect:
         """Keeps what the function has returned, and returns it as each later run gets it.
 
         Raises:
-            TypeError: JSON cannot have it, or it is of another type than declared. That is kept as the outcome.
+            TypeError: JSON cannot have it, or it cannot be made of JSON again as the declared type. That is kept as the
+                outcome.
             SharedStateUnavailable: It is too large for the seal, and the shared state cannot be reached.
         """
+        is_plain = value.__class__ in self._described.form.plain
         try:
-            content = self._encode(value)
+            data = encode_value(["value", value if is_plain else self._described.form.encode(value)])
             # Once there and back, so that the first run does not see another value than the later ones.
-            kept = msgspec.json.decode(encode_value(content))
-        except (TypeError, ValueError) as error:
+            outcome = ["value", value] if is_plain else msgspec.json.decode(data)
+            made = value if is_plain else self._described.form.decode(outcome[1])
+        except Exception as error:
             problem = TypeError(
                 f"ctx.once({self.name!r}): {self.function} returned what cannot be kept: {error}"
             )
             await self._keep(["error", f"TypeError: {problem}"])
             raise problem from None
-        await self._keep(["value", kept])
-        return self._made(kept)
+        await self._keep(outcome, len(data))
+        return made
 
     async def raised(self, error: BaseException, retry_errors: bool) -> None:
         """Keeps what the function has raised.
@@ -305,12 +332,8 @@ class Effect:
             await self._keep(_UNKNOWN)
         elif retry_errors:
             await self._release()
-        elif isinstance(error, ToolError):
-            await self._keep(["tool", str(error)[:_LONGEST_TEXT]])
-        elif isinstance(error, RpcError):
-            await self._keep(["rpc", error.code, error.message, error.data])
         else:
-            await self._keep(["error", f"{type(error).__qualname__}: {error}"[:_LONGEST_TEXT]])
+            await self._keep(failure(error))
 
     async def over(self, outcome: list[Any] | None) -> None:
         """Keeps the outcome of a function that ran in another process; ``None`` lets a later run begin it again.
@@ -330,7 +353,7 @@ class Effect:
         call waits for nothing else.
         """
         if self._is_open:
-            self._end(_UNKNOWN)
+            self._end(_UNKNOWN, _UNKNOWN_SIZE)
 
     # -- in the shared state ---------------------------------------------------------------------------------------
 
@@ -355,9 +378,10 @@ class Effect:
             if self._claim is None:
                 self._claims.end(claim)
 
-    async def _keep(self, outcome: _Outcome) -> None:
+    async def _keep(self, outcome: _Outcome, size: int | None = None) -> None:
         claim = self._claim
-        is_large = outcome is not _UNKNOWN and not self._effects.has_room(len(encode_value(outcome)))
+        size = len(encode_value(outcome)) if size is None else size
+        is_large = outcome is not _UNKNOWN and not self._effects.has_room(size)
         if claim is not None or is_large:
             before = None if claim is None else ClaimEntry(claim)
             try:
@@ -366,12 +390,12 @@ class Effect:
                     await self._replace(before, ClaimEntry(claim or ("", ""), outcome))
             except SharedStateUnavailable as error:
                 if is_large:
-                    self._end(_UNKNOWN)
+                    self._end(_UNKNOWN, _UNKNOWN_SIZE)
                     raise
                 log.warning(
                     "the outcome of an effect is not in the shared state", effect=self.name, cause=error.cause
                 )
-        self._end(outcome)
+        self._end(outcome, size)
 
     async def _release(self) -> None:
         self._is_open = False
@@ -389,10 +413,10 @@ class Effect:
         finally:
             self._claims.end(claim)
 
-    def _end(self, outcome: _Outcome) -> None:
+    def _end(self, outcome: _Outcome, size: int) -> None:
         self._is_open = False
         self.outcome = outcome
-        self._effects.meet(self)
+        self._effects.meet(self, size)
         self._effects.ended()
         if self._claim is not None:
             self._claims.end(self._claim)
@@ -406,9 +430,48 @@ class Effect:
         return await replace(self._shared, self._key, before, after, seconds)
 
 
-def _check(name: object) -> None:
-    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
-        raise TypeError(f"ctx.once takes a name of 1 to {LONGEST_NAME} characters, and then a function")
+def boxed(function: Callable[..., Any], *arguments: Any) -> tuple[Any]:
+    """Calls a function in a thread. Trio would refuse a coroutine from there, and lose it."""
+    return (function(*arguments),)
+
+
+def is_awaitable(value: object) -> bool:
+    """Whether a function has only made what is to be awaited, as a ``lambda`` does that calls an ``async def``."""
+    return hasattr(type(value), "__await__")
+
+
+def failure(error: Exception) -> _Outcome:
+    """Returns the outcome of a function that has raised ``error``, without what JSON cannot hold."""
+    if isinstance(error, ToolError):
+        return ["tool", _text(error)]
+    if not isinstance(error, RpcError):
+        return ["error", f"{type(error).__qualname__}: {_text(error)}"]
+    try:
+        encode_value(error.data)
+    except (TypeError, ValueError):
+        return ["rpc", error.code, _readable(error.message), None]
+    return ["rpc", error.code, _readable(error.message), error.data]
+
+
+def _text(error: Exception) -> str:
+    try:
+        return _readable(str(error)[:_LONGEST_TEXT])
+    except Exception as unreadable:
+        return f"its text cannot be read ({type(unreadable).__name__})"
+
+
+def _readable(text: str) -> str:
+    """``text`` without halves of surrogate pairs, which JSON cannot hold."""
+    return text if text.isascii() else text.encode(errors="replace").decode()
+
+
+class _Form(NamedTuple):
+    """The way in which a value of one type is kept."""
+
+    plain: frozenset[type]
+    """The classes of which every exact instance is what JSON makes of it, and fits the type."""
+    encode: Callable[[Any], Any]
+    decode: Callable[[Any], Any]
 
 
 class _Described(NamedTuple):
@@ -416,8 +479,8 @@ class _Described(NamedTuple):
 
     name: str
     """The same one while the server is the same."""
-    encode: Callable[[Any], Any]
-    decode: Callable[[Any], Any]
+    is_async: bool
+    form: _Form
 
 
 # By what has the annotations of a function, for as long as that is there.
@@ -426,22 +489,64 @@ _known: weakref.WeakKeyDictionary[Any, _Described] = weakref.WeakKeyDictionary()
 
 def _described(function: Callable[..., Any]) -> _Described:
     """Raises `TypeError` for what is no function, and for a result that has no form in JSON."""
+    # A method is another object each time.
+    key = function.__func__ if isinstance(function, types.MethodType) else function
+    try:
+        found = _known.get(key)
+    except TypeError:  # some callables of C cannot be referred to weakly
+        found = None
+    if found is None:
+        found = _description(function)
+        with suppress(TypeError):
+            _known[key] = found
+    return found
+
+
+def _description(function: Callable[..., Any]) -> _Described:
     if not callable(function):
         raise TypeError(f"ctx.once takes a name and then a function, not {function!r:.80}")
     body = inspect.unwrap(body_of(function))
     body = getattr(body, "__func__", body)
+    name = f"{getattr(body, '__module__', '')}.{getattr(body, '__qualname__', type(body).__qualname__)}"
+    return _Described(name, is_async(function), _form_of(_return_type(function, body)))
+
+
+def _return_type(function: Callable[..., Any], body: Any) -> Any:
+    # Most have the name of a class, or a class: with a function that is new in each call it pays not to resolve more.
+    if body is function and isinstance(body, types.FunctionType):
+        hint = body.__annotations__.get("return", Any)
+        if hint is None or hint == "None":
+            return type(None)
+        if isinstance(hint, str):
+            hint = body.__globals__.get(hint, getattr(builtins, hint, hint))
+        if isinstance(hint, type):
+            return hint
     try:
-        found = _known.get(body)
-    except TypeError:  # some callables of C cannot be referred to weakly
-        found = None
-    if found is None:
-        name = f"{getattr(body, '__module__', '')}.{getattr(body, '__qualname__', type(body).__qualname__)}"
-        try:
-            hint = function_hints(function).get("return", Any)
-        except (TypeError, NameError, AttributeError):
-            hint = Any
-        hint = type(None) if hint is None else hint
-        found = _Described(name, output_encoder(hint, lambda: None), conversion(hint))
-        with suppress(TypeError):
-            _known[body] = found
-    return found
+        hint = function_hints(function).get("return", Any)
+    except (TypeError, NameError, AttributeError):
+        return Any
+    return type(None) if hint is None else hint
+
+
+_PLAIN: frozenset[type] = frozenset({str, int, bool, type(None)})
+
+
+def _form(hint: Any) -> _Form:
+    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    members: tuple[Any, ...] = typing.get_args(hint) if is_union else (hint,)
+    if hint is Any:
+        members = tuple(_PLAIN)
+    is_plain = all(isinstance(each, type) and each in _PLAIN for each in members)
+    return _Form(frozenset(members if is_plain else ()), output_encoder(hint, lambda: None), conversion(hint))
+
+
+# A function that is defined in another one is a new one in each call.
+_remembered = lru_cache(256)(_form)
+
+
+def _form_of(hint: Any) -> _Form:
+    try:
+        return _remembered(hint)
+    except TypeError:
+        # It cannot be hashed, such as one that is annotated with a dict; or has no form, which raises once more.
+        return _form(hint)

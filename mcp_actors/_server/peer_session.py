@@ -165,9 +165,9 @@ class PeerSession:
             logger: The name of the part of the server that logs.
 
         Raises:
-            LocalProtocolError: There is no such level, the message is longer than the connection carries, or the event
-                loop is blocked.
-            TypeError, ValueError: JSON cannot hold ``data``.
+            LocalProtocolError: There is no such level, the message is longer than the connection carries or has half
+                of a surrogate pair, or the event loop is blocked.
+            TypeError: JSON cannot hold ``data``.
         """
         if is_wanted(level, self._legacy.wanted_log_level):
             params = {"level": level, "data": data}
@@ -189,8 +189,9 @@ class PeerSession:
             Whether it was sent.
 
         Raises:
-            LocalProtocolError: The message is longer than the connection carries, or the event loop is blocked.
-            TypeError, ValueError: JSON cannot hold ``params``.
+            LocalProtocolError: The message is longer than the connection carries or has half of a surrogate pair, or
+                the event loop is blocked.
+            TypeError: JSON cannot hold ``params``.
         """
         return self._send_now(method, params)
 

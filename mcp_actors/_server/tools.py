@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
@@ -209,7 +210,10 @@ class Tools(Registry[_ToolEntry]):
             ready = in_turn(ready, call, turn, taker, lambda: self.turns)
         if confirm is not None:
             values = dict if input_schema is None else _only_value
-            ready = confirmed(ready, self._confirmation(confirm, preview, schema), confirm_by, values)
+            defaults = _defaults_of(call) if input_schema is None else {}
+            ready = confirmed(
+                ready, self._confirmation(confirm, preview, schema, defaults), confirm_by, values
+            )
         elif preview is not None:
             raise ValueError("preview= is for the question of confirm=, which is not there")
         exposure, meta = make_exposure("tool", name, linked_meta(app, meta), **exposed)
@@ -278,7 +282,11 @@ class Tools(Registry[_ToolEntry]):
         return ready if timeout is None else _limited(ready, name, timeout)
 
     def _confirmation(
-        self, confirm: str, preview: Callable[..., Any] | None, schema: Mapping[str, Any]
+        self,
+        confirm: str,
+        preview: Callable[..., Any] | None,
+        schema: Mapping[str, Any],
+        defaults: Mapping[str, Any],
     ) -> Confirmation:
         """Returns the way in which a person is asked to approve a tool; raises as `Confirmation.of`."""
         made = None
@@ -286,7 +294,7 @@ class Tools(Registry[_ToolEntry]):
             signature = read_signature(preview, injected=Context)
             found = self._ready(preview, signature, "preview")
             made = found, frozenset(signature.input_schema.get("properties", ()))
-        return Confirmation.of(confirm, schema.get("properties", {}), made)
+        return Confirmation.of(confirm, schema.get("properties", {}), defaults, made)
 
     def _returned(
         self, signature: Signature, given: Mapping[str, Any] | None, tool: str
@@ -559,6 +567,12 @@ def _object_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     if schema.get("type") != "object":
         raise ValueError('input_schema must have "type": "object" at its root')
     return dict(schema)
+
+
+def _defaults_of(call: Callable[..., Any]) -> dict[str, Any]:
+    """The values that a function has for what a call leaves out."""
+    parameters = inspect.signature(call).parameters.values()
+    return {each.name: each.default for each in parameters if each.default is not inspect.Parameter.empty}
 
 
 def _only_value(bound: dict[str, Any]) -> Any:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from mcp_actors.errors import INVALID_REQUEST, MalformedMessage
+from mcp_actors.errors import INVALID_REQUEST, LocalProtocolError, MalformedMessage
 
 __all__ = [
     "COLLECTOR_PAUSES",
@@ -24,11 +24,13 @@ __all__ = [
     "JsonRpcRequest",
     "JsonRpcResult",
     "RequestId",
+    "check_text",
     "decode",
     "decode_text",
     "decode_value",
     "encode_failure",
     "encode_notification",
+    "encode_params",
     "encode_reply",
     "encode_request",
     "encode_value",
@@ -208,7 +210,11 @@ encode_value = _encode
 
 
 def encode_reply(id: RequestId, result: Any) -> bytes:
-    return _encode(_ReplyOut("2.0", id, result))
+    """Encodes an answer. Raises `TypeError` and `ValueError` for what JSON cannot hold."""
+    try:
+        return _encode(_ReplyOut("2.0", id, result))
+    except UnicodeEncodeError as error:
+        raise ValueError(_where_half_a_pair("result", result) or str(error)) from None
 
 
 def encode_failure(id: RequestId | None, code: int, message: str, data: Any = None) -> bytes:
@@ -222,19 +228,38 @@ def encode_failure(id: RequestId | None, code: int, message: str, data: Any = No
 
 
 def encode_request(id: RequestId, method: str, params: Any) -> bytes:
+    """Encodes a request.
+
+    Raises:
+        TypeError: There is a value that JSON does not have; the message says where.
+        LocalProtocolError: There is a text with half of a surrogate pair; the message says where.
+    """
     try:
         return _encode(_RequestOut("2.0", id, method, params))
-    except TypeError as error:
-        raise TypeError(_where_not_json(method, params) or str(error)) from None
+    except (TypeError, UnicodeEncodeError) as error:
+        raise _unsendable(method, params, error) from None
+
+
+def encode_params(method: str, params: Any) -> bytes:
+    """Encodes the params of a request by themselves, to find its answer by; raises as `encode_request`."""
+    try:
+        return _encode(params)
+    except (TypeError, UnicodeEncodeError) as error:
+        raise _unsendable(method, params, error) from None
+
+
+def _unsendable(method: str, params: Any, error: Exception) -> Exception:
+    if isinstance(error, TypeError):
+        return TypeError(_where_not_json(method, params) or str(error))
+    return _refusal(
+        _where_half_a_pair("the method", method) or _where_half_a_pair(method, params) or str(error)
+    )
 
 
 def _where_not_json(place: str, value: Any) -> str:
     """Names the first value inside of ``value`` that JSON does not have; nothing for a value that JSON can hold."""
-    if isinstance(value, dict):
-        inside = [(f"{place}.{key}", each) for key, each in value.items()]
-    elif isinstance(value, list | tuple):
-        inside = [(f"{place}[{index}]", each) for index, each in enumerate(value)]
-    else:
+    inside = _inside(place, value)
+    if inside is None:
         try:
             encode_value(value)
         except TypeError:
@@ -243,8 +268,59 @@ def _where_not_json(place: str, value: Any) -> str:
     return next((found for found in (_where_not_json(*each) for each in inside) if found), "")
 
 
+def _where_half_a_pair(place: str, value: Any) -> str:
+    """Names the first half of a surrogate pair inside of ``value``: Python's texts can have one, and UTF-8 cannot."""
+    inside = _inside(place, value)
+    if inside is None:
+        position = _half_a_pair(value)
+        return "" if position is None else _half_at(place, position)
+    for name in value if isinstance(value, dict) else ():
+        if (position := _half_a_pair(name)) is not None:
+            return f"{place} has a name with half of a surrogate pair at position {position}"
+    return next((found for found in (_where_half_a_pair(*each) for each in inside) if found), "")
+
+
+def _half_at(place: str, position: int) -> str:
+    return f"{place} has half of a surrogate pair at position {position}"
+
+
+def _half_a_pair(value: Any) -> int | None:
+    try:
+        encode_value(value)
+    except UnicodeEncodeError as error:
+        return error.start
+    return None
+
+
+def _inside(place: str, value: Any) -> list[tuple[str, Any]] | None:
+    """The values inside of a container with their places; ``None`` for another value."""
+    if isinstance(value, dict):
+        return [(f"{place}.{key}", each) for key, each in value.items()]
+    if isinstance(value, list | tuple):
+        return [(f"{place}[{index}]", each) for index, each in enumerate(value)]
+    return None
+
+
+def _refusal(where: str) -> LocalProtocolError:
+    return LocalProtocolError(
+        f"{where}, which UTF-8 cannot carry, and nothing was sent: replace it, as "
+        "text.encode(errors='replace').decode() does"
+    )
+
+
+def check_text(place: str, text: str) -> None:
+    """Raises the `LocalProtocolError` of `encode_request` for a text of a request that is sent in another place too."""
+    position = _half_a_pair(text)
+    if position is not None:
+        raise _refusal(_half_at(place, position))
+
+
 def encode_notification(method: str, params: Any = None) -> bytes:
-    return _encode(_NotificationOut("2.0", method, params))
+    """Encodes a notification; raises as `encode_request`."""
+    try:
+        return _encode(_NotificationOut("2.0", method, params))
+    except (TypeError, UnicodeEncodeError) as error:
+        raise _unsendable(method, params, error) from None
 
 
 def _check_text(data: bytes, max_depth: int) -> None:

@@ -14,7 +14,7 @@ from types import TracebackType
 from mcp_actors.errors import McpError
 from mcp_actors.supervision import arguments
 
-__all__ = ["VARIABLE", "is_users_module", "module_of", "shorten", "users_frames"]
+__all__ = ["VARIABLE", "is_users_module", "module_of", "shorten", "users_frames", "with_users_frames"]
 
 VARIABLE = "MCP_ACTORS_TRACEBACK"
 
@@ -94,6 +94,23 @@ def users_frames(traceback: TracebackType | None) -> TracebackType | None:
     while traceback is not None and not is_users_module(module_of(traceback)):
         traceback = traceback.tb_next
     return traceback
+
+
+def with_users_frames(cause: BaseException, group: BaseException) -> BaseException:
+    """Returns ``cause``, which alone was in a group, behind the frames of the group if it has none of the user's.
+
+    A nursery of the user's in which a method of ours is started has a task whose frames are ours alone.
+    """
+    if cause is not group and users_frames(cause.__traceback__) is None:
+        around, outer = cause.__traceback__, []
+        traceback = group.__traceback__
+        while traceback is not None:
+            outer.append(traceback)
+            traceback = traceback.tb_next
+        for each in reversed(outer):
+            around = TracebackType(around, each.tb_frame, each.tb_lasti, each.tb_lineno)
+        cause.__traceback__ = around
+    return cause
 
 
 def module_of(traceback: TracebackType) -> str:

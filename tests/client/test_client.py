@@ -13,6 +13,7 @@ import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -725,3 +726,77 @@ async def test_a_list_without_an_end_ends_after_a_thousand_pages() -> None:
             async for _ in client.tools():
                 pass
     assert pages == 1000
+
+
+# -- texts that UTF-8 cannot carry ------------------------------------------------------------------------------------
+
+HALF = "a\ud800b"
+
+
+def unsendable() -> dict[str, Callable[[Client], Any]]:
+    """What a program may send with half of a surrogate pair in it, by the place that the error names."""
+    return {
+        "tools/call.arguments.text": lambda client: client.call_tool("echo", {"text": HALF}),
+        "tools/call.arguments.text.deep[1]": lambda client: client.call_tool(
+            "echo", {"text": {"deep": [1, HALF]}}
+        ),
+        "tools/call.arguments.city": lambda client: client.call_tool("weather", {"city": HALF}),
+        "tools/call.name": lambda client: client.call_tool(HALF),
+        "tools/call._meta.mcp-actors/key": lambda client: client.call_tool("pay", key=HALF),
+        "prompts/get.name": lambda client: client.get_prompt(HALF),
+        "prompts/get.arguments.text": lambda client: client.get_prompt("greet", {"text": HALF}),
+        "resources/read.uri": lambda client: client.read_resource(f"x://{HALF}"),
+        "completion/complete.argument.value": lambda client: client.complete(
+            PromptReference(name="greet"), "text", HALF
+        ),
+        "x/y.a": lambda client: client.notify("x/y", {"a": HALF}),
+        "tools/call.x": lambda client: client.request("tools/call", {"x": HALF}),
+    }
+
+
+@pytest.mark.parametrize("era", ["2025-11-25", "2026-07-28"])
+@pytest.mark.parametrize("target", ["memory", "http"])
+async def test_half_of_a_surrogate_pair_is_refused_and_nothing_is_sent(
+    target: str, era: str, tmp_path: Path
+) -> None:
+    server = Server("s")
+    seen: list[str] = []
+
+    @server.middleware
+    async def note(ctx: Context, call_next: Any) -> Any:
+        seen.append(ctx.method)
+        return await call_next()
+
+    server.add_tool(lambda args: "", name="echo", input_schema={"type": "object"})
+    city = {"type": "string", "x-mcp-header": "City"}
+    server.add_tool(
+        lambda args: "", name="weather", input_schema={"type": "object", "properties": {"city": city}}
+    )
+    server.add_tool(lambda: "paid", name="pay", idempotent=timedelta(hours=1))
+
+    @server.prompt
+    def greet(text: str) -> str:
+        return text
+
+    @server.completion(prompt="greet", argument="text")
+    def texts(value: str) -> list[str]:
+        return [value]
+
+    @server.resource("x://{id}")
+    def page(id: str) -> str:
+        return id
+
+    async with trio.open_nursery() as nursery:
+        url = "http://127.0.0.1:0/mcp"
+        reached: Any = server if target == "memory" else (await nursery.start(server.serve, url))[0]
+        async with Client(reached, era=era) as client:
+            await client.list_tools()
+            seen.clear()
+            for place, send in unsendable().items():
+                with pytest.raises(LocalProtocolError) as refused:
+                    await send(client)
+                assert str(refused.value).startswith(f"{place} has half of a surrogate pair at position ")
+                assert "nothing was sent: replace it" in str(refused.value)
+            assert seen == []
+            assert (await client.call_tool("pay")).text == "paid"
+        nursery.cancel_scope.cancel()

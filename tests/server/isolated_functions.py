@@ -279,7 +279,7 @@ def charges(path: str, ctx: SyncContext) -> str:
     paid = ctx.once("charge", _charge, path)
     name = ctx.elicit("Who?", Name)
     assert name.data is not None
-    mailed = ctx.once("mail", _mail, path)
+    mailed = ctx.once("mail", lambda: _mail(path))
     return f"{paid.x} {mailed} {name.data.first}"
 
 

@@ -288,6 +288,40 @@ async def test_a_value_cannot_write_the_question() -> None:
     assert asked.isprintable()
 
 
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_preview_is_of_what_a_call_leaves_out_too(era: str) -> None:
+    """It would say nothing of what runs with a default of its own, and fail without one."""
+    server, person, done = Server("s", mask_errors=False), Person(), list[Any]()
+
+    def needs(path: Path) -> str:
+        return f"all of {path.parent}"
+
+    def has_its_own(path: Path = Path("/harmless")) -> str:
+        return f"all of {path.parent}"
+
+    @server.tool(confirm="{path}: {preview}", preview=needs)
+    async def one(path: Path = Path("/home/ann")) -> None:
+        done.append(path)
+
+    @server.tool(confirm="{path}: {preview}", preview=has_its_own)
+    async def two(path: Path = Path("/home/ann")) -> None:
+        done.append(path)
+
+    schema = {"type": "object", "properties": {"path": {"type": "string", "default": "/home/ann"}}}
+    server.add_tool(
+        lambda given: done.append(given),
+        name="three",
+        input_schema=schema,
+        confirm="{path}: {preview}",
+        preview=lambda path: f"all in {path}",
+    )
+    async with Client(server, era=era, elicitation=person) as client:
+        for name in ("one", "two", "three"):
+            assert not (await client.call_tool(name)).is_error
+    assert person.asked == ["/home/ann: all of /home"] * 2 + ["/home/ann: all in /home/ann"]
+    assert done == [Path("/home/ann"), Path("/home/ann"), {}]
+
+
 # -- other kinds of calls and functions ----------------------------------------------------------------------------
 
 

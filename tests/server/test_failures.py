@@ -20,7 +20,7 @@ from mcp_actors._server.failures import MAX_GROUP, MAX_TEXT
 from mcp_actors.abc import ConnectionHandler, FrameChannel
 from mcp_actors.supervision.principal import Principal
 from mcp_actors.testing import raw_client
-from mcp_actors.types import CallToolResult
+from mcp_actors.types import CallToolResult, ElicitResult
 from mcp_transports.memory import MemoryTransport
 from tests.scripted_peers import EVERY, MODERN, ask, begin, call, fail, scripted
 
@@ -562,6 +562,40 @@ async def test_a_function_written_in_c_is_named_too() -> None:
     assert text == "parse: TypeError: cannot convert 'str' object to bytes"
 
 
+async def test_a_method_that_a_nursery_of_the_user_has_started_fails_for_the_user() -> None:
+    """Its task has frames of the engine's alone, and it is no defect of the engine."""
+    server = Server("failing", mask_errors=False)
+
+    @server.tool
+    async def starts(ctx: Context) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ctx.once, "", print)
+
+    with capture_logs() as logs:
+        async with Client(server) as client:
+            text, _ = await outcome(client.call_tool("starts"))
+    assert text == "starts: TypeError: ctx.once takes a name of 1 to 200 characters, and then a function"
+    (line,) = [each for each in logs if each["event"] == "handler failed"]
+    assert line["tool"] == "starts"
+
+
+@pytest.mark.parametrize("era", ["2025-11-25", "2026-07-28"])
+async def test_a_question_that_cannot_be_sent_fails_for_the_user(era: str) -> None:
+    server = Server("failing", mask_errors=False)
+
+    @server.tool
+    async def ask(ctx: Context) -> None:
+        await ctx.elicit("half \ud800 a pair", {"type": "object", "properties": {}})
+
+    async def person(question: Any) -> ElicitResult:
+        return ElicitResult("decline")
+
+    async with Client(server, era=era, elicitation=person) as client:
+        text, _ = await outcome(client.call_tool("ask"))
+    assert text.startswith("ask: ")
+    assert "message has half of a surrogate pair at position 5" in text
+
+
 async def test_texts_have_a_bound_and_are_readable() -> None:
     server = Server("failing")
 
@@ -574,10 +608,16 @@ async def test_texts_have_a_bound_and_are_readable() -> None:
         raise ValueError("half \ud800 a pair")
 
     @server.tool
+    async def refused() -> None:
+        raise RpcError(1234, "half \ud800 a pair", {"a": "\ud800"})
+
+    @server.tool
     async def silent() -> None:
         raise trio.TooSlowError
 
     async with Client(server) as client:
+        with pytest.raises(RpcError, match=r"half \? a pair \(code 1234\)"):
+            await client.call_tool("refused")
         text, _ = await outcome(client.call_tool("long"))
         assert len(text) == len("long: ") + MAX_TEXT
         assert (await outcome(client.call_tool("surrogate")))[0] == "surrogate: ValueError: half ? a pair"

@@ -143,6 +143,16 @@ async def test_what_is_no_key_is_refused(key: Any) -> None:
         assert bank.done == []
 
 
+@pytest.mark.parametrize("key", [7, b"order-1", ["a"]])
+async def test_what_is_no_text_is_not_sent_as_a_key(key: Any) -> None:
+    """JSON would make a text of bytes, which is another key than that text without its encoding."""
+    bank = Bank()
+    async with Client(bank.server) as client:
+        with pytest.raises(TypeError, match="the key of a call is a text"):
+            await client.call_tool("transfer", {"cents": 5}, key=key)
+        assert bank.done == []
+
+
 async def test_a_tool_that_keeps_no_answers_refuses_keys() -> None:
     bank = Bank()
     async with Client(bank.server) as client:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import re
 from typing import Any
 
 import msgspec
@@ -21,7 +22,7 @@ from mcp_actors._wire.codec import (
     decode,
     decode_value,
 )
-from mcp_actors.errors import INVALID_REQUEST, PARSE_ERROR, MalformedMessage
+from mcp_actors.errors import INVALID_REQUEST, PARSE_ERROR, LocalProtocolError, MalformedMessage
 
 
 def refused(data: bytes, **options: Any) -> MalformedMessage:
@@ -384,10 +385,34 @@ def test_what_json_cannot_hold_is_a_type_error(bad: Any) -> None:
         codec.encode_reply(1, bad)
 
 
-def test_a_lone_surrogate_is_not_sent() -> None:
+HALVES = [
+    (
+        {"arguments": {"x": {"y": ["a", "b\ud800c"]}}},
+        ".arguments.x.y[1] has half of a surrogate pair at position 1",
+    ),
+    ({"arguments": {"x\udfff": 1}}, ".arguments has a name with half of a surrogate pair at position 1"),
+    ({"a": ({"b": "\ud800"},)}, ".a[0].b has half of a surrogate pair at position 0"),
+]
+
+
+@pytest.mark.parametrize(("value", "text"), HALVES)
+def test_half_of_a_surrogate_pair_is_not_sent(value: Any, text: str) -> None:
     """Python strings can hold half a character; UTF-8 cannot."""
-    with pytest.raises((TypeError, ValueError)):
-        codec.encode_reply(1, {"a": "\ud800"})
+    with pytest.raises(LocalProtocolError, match=re.escape("tools/call" + text)):
+        codec.encode_request(1, "tools/call", value)
+    with pytest.raises(LocalProtocolError, match=re.escape("x/y" + text)):
+        codec.encode_notification("x/y", value)
+    with pytest.raises(ValueError, match=re.escape("result" + text)):
+        codec.encode_reply(1, value)
+
+
+def test_a_name_of_a_method_with_half_of_a_surrogate_pair_is_not_sent() -> None:
+    for encode in (
+        lambda: codec.encode_request(1, "\ud800", {}),
+        lambda: codec.encode_notification("\ud800"),
+    ):
+        with pytest.raises(LocalProtocolError, match="the method has half of a surrogate pair at position 0"):
+            encode()
 
 
 def test_a_value_left_raw_that_is_broken_inside() -> None:
