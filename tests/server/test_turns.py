@@ -456,7 +456,7 @@ async def test_a_node_that_is_cut_off_stops_its_function_before_another_begins(
     assert nodes.shops[0].met == []
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [7, 28, 89])
 async def test_nobody_is_taken_for_gone_who_gives_a_turn_back(
     seed: int, autojump_clock: trio.testing.MockClock
 ) -> None:
