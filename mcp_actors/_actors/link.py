@@ -5,6 +5,7 @@ Reading needs no task of its own: the session reads the channel, and `take_all` 
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -39,6 +40,11 @@ MAX_BURST_BYTES = 256 * 1024
 MAX_BURST_FRAMES = 64
 # Messages of a burst that are looked at before the writer has its turn: peers work side by side, not in turns.
 MESSAGES_IN_A_TURN = 32
+# Seconds without a frame after which one is taken to come alone, whatever is running: a burst has one in microseconds.
+QUIET = 0.001
+
+
+_NEVER = -math.inf
 
 
 def _no_crash(error: BaseException) -> None:
@@ -208,6 +214,8 @@ class Link:
         self.longest = channel.max_message_bytes or sys.maxsize
         # What goes with every frame that brings nothing of its own to be mirrored outside the body.
         self.metadata: Mapping[str, str] | None = None
+        # When a frame was last to be sent beside calls that were running or pending.
+        self._sent_at = _NEVER
         self._frames_in = self._frames_out = self._bytes_in = self._bytes_out = 0
 
     def __repr__(self) -> str:
@@ -363,17 +371,24 @@ class Link:
         """Whether no other frame is likely to be sent soon, with which this one had better be written.
 
         That is so outside of a burst, if no inbound call is running (one that answers has left the table) and no
-        outbound call is pending but the one that sends. A subscription does not count, but for what it sends itself:
-        notifications often come together.
+        outbound call is pending but the one that sends; or else if there was no frame for a moment: these calls take
+        long. A subscription does not count, but for what it sends itself: notifications often come together.
         """
         served = self._served
-        if self.in_burst or served is None or len(served.outbound.pending) > 1 + served.outbound.standing:
+        if self.in_burst or served is None:
             return False
+        if len(served.outbound.pending) > 1 + served.outbound.standing:
+            return self._was_quiet()
         running = len(served.calls)
         if running == 1 and (frame.last or frame.request is not None):
             (call,) = served.calls.values()
-            return call.is_open_ended
-        return not running
+            return call.is_open_ended or self._was_quiet()
+        return not running or self._was_quiet()
+
+    def _was_quiet(self) -> bool:
+        now, before = trio.current_time(), self._sent_at
+        self._sent_at = now
+        return now - before >= QUIET
 
     async def run(self) -> None:
         """The writer: takes everything that is queued and makes one write of it. Ends when the link is closed."""

@@ -46,6 +46,7 @@ __all__ = [
     "answer_to",
     "failed",
     "passes_through",
+    "summary",
     "tool_error_in",
     "users_frames",
 ]
@@ -103,13 +104,12 @@ class RaisedElsewhere(Exception):
     """An isolated function has raised an exception in its process.
 
     Args:
-        kind: The class of the exception.
-        text: Its text.
+        summary: Its type and text.
         shown: Its traceback, from the user's own frames on.
     """
 
-    def __init__(self, kind: str, text: str, shown: str) -> None:
-        super().__init__(f"{kind}: {text}" if text else kind)
+    def __init__(self, summary: str, shown: str) -> None:
+        super().__init__(summary)
         self.shown = shown
 
 
@@ -171,7 +171,7 @@ def answer_to(call: InboundCall, error: BaseException, mask: bool | None) -> Any
     if masked:
         text = f"{name}: failed; the server's operator finds the reason under the reference {reference}"
     else:
-        text = f"{name}: {_summary(error)}"
+        text = f"{name}: {summary(error)}"
     if feature == "tool":
         return CallToolResult([TextContent(text)], is_error=True)
     return RpcError(INTERNAL_ERROR, text)
@@ -183,9 +183,9 @@ def _logged(error: BaseException) -> dict[str, Any]:
     traceback = users_frames(raised.__traceback__)
     if isinstance(error, InvalidResult) and traceback is None:
         # No frame leads to the function, which has returned.
-        return {"error": _summary(error)}
+        return {"error": summary(error)}
     if isinstance(error, RaisedElsewhere):
-        return {"error": _summary(error), "traceback": error.shown}
+        return {"error": summary(error), "traceback": error.shown}
     return {"exc_info": (type(raised), raised, traceback or raised.__traceback__)}
 
 
@@ -194,18 +194,18 @@ def _target(call: InboundCall) -> str:
     return "" if target is None else _cut(_readable(target), MAX_TARGET)
 
 
-def _summary(error: BaseException) -> str:
+def summary(error: BaseException) -> str:
     """The type and text of an exception, or of the first ones in a group."""
     if isinstance(error, InvalidResult):
         return _cut(f"it returned what cannot be sent: {_text(error)}", MAX_TEXT)
     if isinstance(error, DependencyFailed) and error.__cause__ is not None:
-        return _cut(f"{_text(error)}: {_summary(error.__cause__)}", MAX_TEXT)
+        return _cut(f"{_text(error)}: {summary(error.__cause__)}", MAX_TEXT)
     if isinstance(error, RaisedElsewhere):
         return _cut(_text(error), MAX_TEXT)
     if isinstance(error, BaseExceptionGroup):
         leaves = _leaves(error)
         more = [f"and {len(leaves) - MAX_GROUP} more"] if len(leaves) > MAX_GROUP else []
-        return _cut("; ".join([*map(_summary, leaves[:MAX_GROUP]), *more]), MAX_TEXT)
+        return _cut("; ".join([*map(summary, leaves[:MAX_GROUP]), *more]), MAX_TEXT)
     text, kind = _text(error), type(error).__qualname__
     if isinstance(error, (RuntimeError, TypeError)) and text.startswith(_NEEDS_ASYNCIO):
         text = 'it awaits something of asyncio, and runs on Trio: declare it with loop="asyncio"'

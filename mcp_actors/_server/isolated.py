@@ -279,8 +279,8 @@ class _ProcessCalls:
     def __init__(self, channel: Channel, begun: int | None) -> None:
         self._channel = channel
         self._begun = begun
-        self._places: dict[int, FunctionPlace] = {}
-        self._functions: dict[int, _ProcessFunction] = {}
+        self._places: dict[str, FunctionPlace] = {}
+        self._functions: dict[str, _ProcessFunction] = {}
         self._lifespans: dict[tuple[str, str, str | None], Any] = {}
         self._usual_threads: set[int] = set()
 
@@ -288,7 +288,7 @@ class _ProcessCalls:
         """Takes note of a function, which is imported at its first call at the latest."""
         self._places[place.id] = place
 
-    def function(self, id: int) -> _ProcessFunction:
+    def function(self, id: str) -> _ProcessFunction:
         """Returns a function; raises what importing it raises."""
         found = self._functions.get(id)
         if found is None:
@@ -379,13 +379,13 @@ def _sent(function: _ProcessFunction, value: Any) -> Done:
             answer = function.finish(value)
         except UnreadFiles as unread:
             answer = function.finish(read_files(unread.value))
+        if isinstance(answer, ValueResult):
+            done = Done("value", [answer.text] if answer.value is t.UNSET else [answer.text, answer.value])
+        else:
+            done = Done("result", _contexts().result_members(answer))
+        size = len(msgspec.json.encode(done))
     except Exception as error:
         raise InvalidResult(str(error)) from error
-    if isinstance(answer, ValueResult):
-        done = Done("value", [answer.text] if answer.value is t.UNSET else [answer.text, answer.value])
-    else:
-        done = Done("result", _contexts().result_members(answer))
-    size = len(msgspec.json.encode(done))
     if size > MOST_BYTES:
         raise InvalidResult(f"a result of {size} bytes; a process can return {MOST_BYTES}")
     return done
@@ -399,18 +399,18 @@ def _failed(error: BaseException) -> Done:
             return Done("memory", retires=True)
         only = importlib.import_module("mcp_actors.supervision.containment").sole_cause(error)
         if isinstance(only, ToolError):
-            return Done("tool", str(only))
+            return Done("tool", _readable(str(only)))
     if isinstance(error, SystemExit):
         return Done("exit", _exit_code(error), retires=True)
     if isinstance(error, ToolError):
-        return Done("tool", str(error))
+        return Done("tool", _readable(str(error)))
     if isinstance(error, RpcError):
-        return Done("rpc", [error.code, error.message, error.data])
+        return Done("rpc", [error.code, _readable(error.message), _json_or_none(error.data)])
     if isinstance(error, InvalidResult):
         return Done("invalid", str(error)[:LONGEST_TEXT])
     frames = users_frames(error.__traceback__) or error.__traceback__
     shown = "".join(traceback.format_exception(type(error), error, frames))
-    return Done("raised", [type(error).__qualname__, _text(error), shown[-_LONGEST_TRACEBACK:]])
+    return Done("raised", [_cause(error), _readable(shown[-_LONGEST_TRACEBACK:])])
 
 
 def _exit_code(error: SystemExit) -> int:
@@ -418,14 +418,32 @@ def _exit_code(error: SystemExit) -> int:
 
 
 def _cause(error: BaseException) -> str:
-    return f"{type(error).__qualname__}: {_text(error)}"[:LONGEST_TEXT]
+    if isinstance(error, BaseExceptionGroup):
+        summary: str = importlib.import_module("mcp_actors._server.failures").summary(error)
+        return summary
+    text, kind = _text(error), type(error).__qualname__
+    return f"{kind}: {text}"[:LONGEST_TEXT] if text else kind
 
 
 def _text(error: BaseException) -> str:
     try:
-        return str(error)[:LONGEST_TEXT]
+        return _readable(str(error)[:LONGEST_TEXT])
     except Exception as failure:
         return f"its text cannot be read ({type(failure).__name__})"
+
+
+def _readable(text: str) -> str:
+    """``text`` without the lone surrogates that JSON cannot hold."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _json_or_none(data: Any) -> Any:
+    """``data``, or ``None`` if it has no form in JSON."""
+    try:
+        msgspec.json.encode(data)
+    except Exception:
+        return None
+    return data
 
 
 # -- The process ---
@@ -491,7 +509,7 @@ def _import_ahead(calls: _ProcessCalls, functions: list[FunctionPlace], channel:
             failed.add(each.module)
             channel.send(ModuleImport(each.module, _cause(error)))
             raised = _failed(error)
-            sys.stderr.write(raised.value[2] if raised.kind == "raised" else "")
+            sys.stderr.write(raised.value[1] if raised.kind == "raised" else "")
             sys.stderr.flush()
 
 

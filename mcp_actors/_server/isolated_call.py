@@ -47,7 +47,9 @@ __all__ = ["Imports", "IsolatedFunction", "IsolatedProcess", "NotBegun", "frame_
 
 MOST_THREADS = 256
 """Threads of a process, above which the call is ended that runs in it. Only Linux says how many there are."""
-# Seconds between two looks at them.
+MOST_FUNCTIONS = 1000
+"""Functions, or forms of one, that a process is told of after its start; it keeps them, and is replaced before more."""
+# Seconds between two looks at the threads.
 _LOOK = 0.25
 # What a function may have asked for at once that is not answered: in number, and in bytes.
 _MOST_ASKS = 4_000
@@ -69,8 +71,8 @@ class IsolatedFunction(NamedTuple):
     frame: Frame
     """The place as a message."""
     version: int
-    """How often its module's file had changed when it was registered. A process that has imported the module before
-    that is not used for it."""
+    """A number that is greater than that of a function which was registered before its module's file changed. A process
+    that has imported the module before that is not used for it."""
 
 
 def frame_of(message: Any) -> Frame:
@@ -232,7 +234,8 @@ class IsolatedProcess:
         )
         self._sending = trio.Lock()
         self._versions: dict[str, tuple[str | None, int]] = {}
-        self._known: set[int] = set()
+        self._known: set[str] = set()
+        self._room = MOST_FUNCTIONS
         self._call: _Call | None = None
         self._function: IsolatedFunction | None = None
         self._reason: tuple[str, str] | None = None
@@ -384,8 +387,10 @@ class IsolatedProcess:
         return self.is_retired or self._started.has_ended()
 
     def takes(self, function: IsolatedFunction) -> bool:
-        """Whether the module of a function is there no older than the function, or not at all yet."""
+        """Whether it knows a function or has room for it, and has its module no older than that, or not yet at all."""
         place = function.place
+        if place.id not in self._known and not self._room:
+            return False
         file, version = self._versions.setdefault(place.module, (place.file, function.version))
         return file == place.file and version >= function.version
 
@@ -406,6 +411,7 @@ class IsolatedProcess:
             run = frame_of(ProcessRun(function.place.id, arguments, _caller_of(ctx), call.number))
             if function.place.id not in self._known:
                 self._known.add(function.place.id)
+                self._room -= 1
                 await self._send(function.frame)
             await self._send(run)
             await self._until_over(ctx, call)

@@ -170,7 +170,7 @@ class IsolatedContext(SyncContext, kw_only=True):
     In a plain function its methods wait; in an ``async def`` they are awaited, in either loop. ``ctx.state`` is the
     value of the lifespan that the tool names, if it names one. What is in the server's process raises
     `LocalProtocolError` here: ``ctx.state`` without that, ``ctx.server``, ``ctx.session``, ``ctx.request``,
-    ``ctx.extensions`` and ``ctx.user_state``.
+    ``ctx.extensions``, ``ctx.user_state`` and ``ctx.inbox``.
     """
 
     _channel: Channel
@@ -222,6 +222,12 @@ class IsolatedContext(SyncContext, kw_only=True):
     @property
     def user_state(self) -> Any:
         raise _elsewhere("ctx.user_state")
+
+    @property
+    def inbox(self) -> Any:
+        raise _elsewhere(
+            "ctx.inbox", "leave isolate= out of a tool that takes messages, or ask the client a question"
+        )
 
     def close_stream(self) -> None:
         self._wait(self._close_stream)

@@ -68,7 +68,8 @@ class LifespanPlace(msgspec.Struct, array_like=True, frozen=True):
 class FunctionPlace(msgspec.Struct, array_like=True, frozen=True, tag="function"):
     """A function, by the place where it is found, and how it is to be called. It is sent before its first call."""
 
-    id: int
+    id: str
+    """A digest of the rest."""
     module: str
     file: str | None
     """The file of a module that no finder would find by its name, such as a script."""
@@ -123,7 +124,7 @@ class ProcessCaller(msgspec.Struct, array_like=True, frozen=True):
 class ProcessRun(msgspec.Struct, array_like=True, frozen=True, tag="run"):
     """A call of a function."""
 
-    function: int
+    function: str
     arguments: dict[str, Any]
     caller: ProcessCaller
     number: int

@@ -22,7 +22,9 @@ tries it again.
 
 from __future__ import annotations
 
+import hashlib
 import inspect
+import itertools
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -72,10 +74,11 @@ _STARTS_AT_ONCE = max(1, _processors() - 1)
 # Modules that cannot be imported, with different reasons, that are in the log.
 _MOST_REPORTED = 100
 
-# The number of each function that was registered, by its place: providers make the same tool again and again.
-_ids: dict[bytes, int] = {}
-# The time and size of the file of each module when its last function was registered, and how often they have changed.
+# Modules whose versions are known. Each `--reload` gives the files of a folder new names.
+_MOST_VERSIONS = 1000
+# The time and size of the file of each module when its last function was registered, and the version that it has since.
 _versions: dict[str, tuple[tuple[int, int], int]] = {}
+_numbers = itertools.count(1)
 
 
 # -- What is decided at registration ---
@@ -125,7 +128,7 @@ def isolated_function(
         )
     module, file, packages = _module_of(call)
     place = FunctionPlace(
-        0,
+        "",
         module,
         file,
         packages,
@@ -138,7 +141,8 @@ def isolated_function(
         cpu,
         None if lifespan is None else _lifespan_place(lifespan),
     )
-    place = msgspec.structs.replace(place, id=_ids.setdefault(frame_of(place).data, len(_ids) + 1))
+    # Providers make the same tool again and again, which is one function for a process.
+    place = msgspec.structs.replace(place, id=hashlib.sha256(frame_of(place).data).hexdigest())
     found = IsolatedFunction(tool, place, frame_of(place), _version(module, file))
 
     async def run(ctx: Context, arguments: dict[str, Any]) -> Any:
@@ -228,14 +232,17 @@ def _module_of(call: Callable[..., Any]) -> tuple[str, str | None, tuple[tuple[s
 
 
 def _version(module: str, file: str | None) -> int:
-    """Returns how often a module has changed. It only grows, so that no file that changes back runs older functions."""
+    """Returns a number that grows when a module has changed, so that no file that changes back runs older functions."""
     try:
         status = os.stat(file or "")
         stamp = status.st_mtime_ns, status.st_size
     except OSError:
         stamp = 0, 0
-    former, version = _versions.get(module, (stamp, 1))
-    _versions[module] = stamp, version + (former != stamp)
+    former, version = _versions.pop(module, (None, 0))
+    _versions[module] = stamp, version if former == stamp else next(_numbers)
+    if len(_versions) > _MOST_VERSIONS:
+        # The one that was registered longest ago. It has a greater number if it comes again, as if it had changed.
+        del _versions[next(iter(_versions))]
     return _versions[module][1]
 
 
@@ -418,8 +425,8 @@ class Processes:
                 process = self._idle.pop()
                 if not process.has_ended and process.takes(function):
                     return process
-                # It has been killed while it was idle, or its module was loaded again.
-                process.retire(None if process.has_ended else ("stale", "its module was loaded again"))
+                # It was killed while it was idle, its module was loaded again, or it knows too many functions.
+                process.retire(None if process.has_ended else ("stale", "it is replaced"))
             if self._failure is not None:
                 raise ProcessEnded("start", f"{function.tool}: its process cannot be started", self._failure)
             await self._changed.park()

@@ -24,7 +24,7 @@ from typing import Any
 import trio
 
 from mcp_actors._actors.inbound_call import Continuation, InboundCall
-from mcp_actors._eras.era import CALL_MESSAGE, PARTS_READ, Method
+from mcp_actors._eras.era import CALL_MESSAGE, PARTS_READ, InvalidResult, Method
 from mcp_actors._schema.convert import to_json_value
 from mcp_actors._schema.signature import Signature
 from mcp_actors._server.content import UnreadFiles, as_blocks
@@ -113,7 +113,7 @@ class _Parts:
 
         Raises:
             ToolError: There are more than `MOST_STREAMED` bytes.
-            TypeError: It has no form in JSON, or is not of the type that the function declares.
+            InvalidResult: It has no form in JSON, or is not of the type that the function declares.
             Exception: What `CallLink.send` and `Context.progress` raise.
         """
         ctx = self._ctx
@@ -121,8 +121,11 @@ class _Parts:
 
     async def _add(self, value: Any) -> None:
         await trio.lowlevel.checkpoint()
-        part, value = await self._part(value)
-        size = len(encode_value(part))
+        try:
+            part, value = await self._part(value)
+            size = len(encode_value(part))
+        except (TypeError, ValueError) as error:
+            raise InvalidResult(str(error)) from error
         self._bytes += size
         if self._bytes > MOST_STREAMED:
             raise ToolError(

@@ -491,11 +491,18 @@ class _NodeQueues:
         lost |= {each.id for each in ahead if each.address in gone}
         if not lost:
             return False
-        # One that has given a sign since it was looked at is not lost.
+        # One that has given a sign since it was looked at is not lost, nor one that has given its turn back.
         seen = [each for each in ahead if each.id in lost]
-        left = await self._change(key, lambda tickets: [each for each in tickets if each not in seen])
+        taken: _Tickets = []
+
+        def without_lost(tickets: _Tickets) -> _Tickets:
+            taken[:] = [each for each in tickets if each in seen]
+            return [each for each in tickets if each not in seen]
+
+        left = await self._change(key, without_lost)
         self._signs = {id: signs for id, signs in self._signs.items() if any(id == each.id for each in left)}
-        log.warning("turns of calls were taken away: their node is gone", key=key, calls=len(lost))
+        if taken:
+            log.warning("turns of calls were taken away: their node is gone", key=key, calls=len(taken))
         for each in left[: _granted(left)]:
             await self._wake(each)
         return True

@@ -275,6 +275,31 @@ async def test_a_client_that_follows_changes_takes_no_more_steps(steps_of_a_call
         assert await steps_of_calls(client) == steps_of_a_call * CALLS
 
 
+@pytest.mark.parametrize("era", ["legacy", "auto"])
+async def test_a_call_beside_others_that_take_long_takes_no_more_steps(
+    era: str, steps_of_a_call: int, autojump_clock: trio.testing.MockClock
+) -> None:
+    server = adding()
+
+    @server.tool
+    async def wait() -> None:
+        await trio.sleep_forever()
+
+    async with Client(server, era=era) as client, trio.open_nursery() as nursery:  # type: ignore[arg-type]
+        for _ in range(3):
+            nursery.start_soon(client.call_tool, "wait")
+        steps = Steps()
+        for number in range(CALLS):
+            await trio.sleep(0.1)
+            trio.lowlevel.add_instrument(steps)
+            await client.call_tool("add", {"a": number, "b": 1})
+            trio.lowlevel.remove_instrument(steps)
+        nursery.cancel_scope.cancel()
+
+    # The first one starts the task that runs those after it.
+    assert steps.count <= steps_of_a_call * CALLS + 3
+
+
 async def test_calls_that_come_together_and_do_not_wait_share_a_step() -> None:
     async with Client(adding()) as client:
         await client.call_tool("add", {"a": 1, "b": 1})

@@ -123,6 +123,18 @@ def fail(how: str) -> str:
         raise RpcError(-32050, "own code", {"a": 1})
     if how == "group":
         raise ExceptionGroup("several", [ToolError("alone in it")])
+    if how == "several":
+        raise ExceptionGroup("several", [ValueError("one"), ToolError("two")])
+    if how == "tool surrogate":
+        raise ToolError("half a \ud83d pair")
+    if how == "other surrogate":
+        raise ValueError("half a \ud83d pair")
+    if how == "rpc surrogate":
+        raise RpcError(-32050, "half a \ud83d pair", "\ud83d")
+    if how == "rpc object":
+        raise RpcError(-32050, "own code", object())
+    if how == "result surrogate":
+        return "half a \ud83d pair"
     raise KeyError("secret")
 
 

@@ -30,6 +30,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from structlog.testing import capture_logs
 
 from mcp_actors import Client, Depends, Limits, Overloaded, Server
+from mcp_actors._server import isolated_call, isolation
 from mcp_actors._server.invoke import isolation_of_process
 from mcp_actors.errors import RpcError
 from mcp_actors.telemetry import Metrics
@@ -177,6 +178,36 @@ async def test_failures_of_a_function_are_those_of_any_tool() -> None:
     assert "isolated.py" not in line["traceback"]
 
 
+@pytest.mark.parametrize(
+    "how", ["several", "tool surrogate", "other surrogate", "rpc object", "result surrogate"]
+)
+async def test_a_failure_that_has_no_form_in_json_is_that_of_a_function_in_a_thread(how: str) -> None:
+    server = make_server(functions.fail)
+    server.add_tool(functions.fail, name="fail_in_thread")
+    told: list[str] = []
+    async with called(server) as client:
+        for tool in ("fail_in_thread", "fail"):
+            try:
+                result = await client.call_tool(tool, {"how": how})
+            except RpcError as error:
+                told.append(repr(error))
+            else:
+                assert result.is_error
+                told.append(text_of(result).replace("fail_in_thread", "fail"))
+        (process,) = server.tree().processes
+
+    assert told[0] == told[1]
+    assert process.replaced == 0
+
+
+async def test_an_error_of_a_function_whose_text_has_no_form_in_json_keeps_its_code() -> None:
+    async with called(make_server(functions.fail)) as client:
+        with pytest.raises(RpcError) as rpc:
+            await client.call_tool("fail", {"how": "rpc surrogate"})
+
+    assert (rpc.value.code, rpc.value.message, rpc.value.data) == (-32050, "half a ? pair", None)
+
+
 async def test_output_of_a_function_harms_nobody() -> None:
     async with called(make_server(functions.prints)) as client:
         assert text_of(await client.call_tool("prints")) == "read ''"
@@ -259,7 +290,9 @@ async def test_effects_happen_once(era: str, tmp_path: Path) -> None:
     assert path.read_text().split() == ["charged", "mailed"]
 
 
-@pytest.mark.parametrize("what", ["state", "server", "session", "request", "user_state", "extensions"])
+@pytest.mark.parametrize(
+    "what", ["state", "server", "session", "request", "user_state", "extensions", "inbox"]
+)
 async def test_what_stays_in_the_server_says_so(what: str) -> None:
     async with called(make_server(functions.looks)) as client:
         result = await client.call_tool("looks", {"what": what})
@@ -615,6 +648,45 @@ async def test_versions_of_a_module_do_not_replace_processes_in_turns(
         pids = {value_of(await client.call_tool(name)) for name in ["older", "newer"] * 3}
 
     assert len(pids) <= 2
+
+
+async def test_a_module_whose_version_is_forgotten_is_loaded_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(isolation, "_MOST_VERSIONS", 2)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("forgotten", "beside_a", "beside_b"):
+        write(tmp_path / f"{name}.py", "def value() -> int:\n    return 1\n")
+    modules: list[Any] = [__import__(each) for each in ("forgotten", "beside_a", "beside_b")]
+    server = make_server(modules[0].value)
+    async with called(server) as client:
+        before = value_of(await client.call_tool("value"))
+        for each in modules[1:]:
+            server.add_tool(each.value, name=each.__name__, isolate="process")
+        write(tmp_path / "forgotten.py", "def value() -> int:\n    return 222\n")
+        server.add_tool(modules[0].value, name="again", isolate="process")
+        after = value_of(await client.call_tool("again"))
+
+    assert (before, after) == (1, 222)
+    assert len(isolation._versions) <= 2
+
+
+async def test_a_process_that_was_told_of_too_many_functions_is_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(isolated_call, "MOST_FUNCTIONS", 3)
+    server = make_server(functions.pid)
+    async with called(server) as client:
+        pids = [value_of(await client.call_tool("pid"))]
+        for number in range(7):
+            schema = {"type": "integer", "minimum": -number}
+            server.add_tool(functions.pid, name=f"pid{number}", isolate="process", output_schema=schema)
+            pids.append(value_of(await client.call_tool(f"pid{number}")))
+            assert value_of(await client.call_tool("pid")) == pids[-1]
+        reasons = [each.reason for each in server.tree().processes]
+
+    assert [pids.count(each) for each in dict.fromkeys(pids)] == [4, 3, 1]
+    assert reasons == ["stale"]
 
 
 async def test_a_process_imports_no_more_than_its_functions(

@@ -257,6 +257,31 @@ async def test_reports_of_the_function_and_its_parts_go_together() -> None:
     assert [each.progress for each in reports] == sorted({each.progress for each in reports})
 
 
+@pytest.mark.parametrize("name", ["wrong", "wrong_in_a_thread", "half"])
+async def test_a_part_that_cannot_be_sent_is_a_failure_of_the_tool(name: str) -> None:
+    server = Server("wrong parts", mask_errors=False)
+
+    @server.tool
+    async def wrong() -> AsyncIterator[int]:
+        yield 1
+        yield "two"  # type: ignore[misc]
+
+    @server.tool
+    def wrong_in_a_thread() -> Iterator[int]:
+        yield 1
+        yield "two"  # type: ignore[misc]
+
+    @server.tool
+    async def half() -> AsyncIterator[str]:
+        yield "one"
+        yield "half a \ud83d pair"
+
+    async with Client(server) as client, client.stream_tool(name) as stream:
+        assert len([each async for each in stream]) == 1
+        assert stream.result.is_error
+        assert stream.result.text.startswith(f"{name}: it returned what cannot be sent: ")
+
+
 async def test_an_error_of_the_protocol_is_raised_by_the_iteration(tools: Tools) -> None:
     async with Client(tools.server) as client, client.stream_tool("unknown") as stream:
         with pytest.raises(RpcError, match="unknown tool"):
