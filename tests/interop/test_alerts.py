@@ -414,6 +414,8 @@ async def test_each_panel_of_the_dashboard_has_data(tmp_path: Path) -> None:
                 (panel["title"], target["refId"]): target["expr"]
                 for panel in DASHBOARD["panels"]
                 for target in panel.get("targets", ())
+                # No loop is blocked here, and the panel says so.
+                if "loop_blocked" not in target["expr"]
             }
             empty = dict(queries)
             with trio.move_on_after(PATIENCE / 5):
