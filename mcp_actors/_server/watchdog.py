@@ -206,12 +206,16 @@ class _Alarm:
 class _TimerAlarm(_Alarm):
     """One of Linux: its thread sleeps in the system until a timer goes off, whoever winds that up meanwhile.
 
+    Args:
+        clock: The system's number for the clock of `time.perf_counter`.
+        flags: Those of the timer's descriptor.
+
     Raises:
         AttributeError: The system's library has no such timers.
         OSError: The process may have no more descriptors.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: int, flags: int) -> None:
         super().__init__()
         # By `ctypes`, since `os` has the functions from Python 3.13 on.
         self._ctypes: Any = importlib.import_module("ctypes")
@@ -219,8 +223,7 @@ class _TimerAlarm(_Alarm):
         self._lock = threading.Lock()
         self._is_ended = False
         self._settime = self._library.timerfd_settime
-        # The clock of `time.perf_counter`.
-        self._fd = self._library.timerfd_create(time.CLOCK_MONOTONIC, os.O_CLOEXEC)
+        self._fd = self._library.timerfd_create(clock, flags)
         if self._fd < 0:
             raise OSError(self._ctypes.get_errno(), "timerfd_create")
 
@@ -249,9 +252,9 @@ class _TimerAlarm(_Alarm):
 
 
 def _alarm() -> _Alarm:
-    with suppress(AttributeError, ImportError, OSError):
-        if sys.platform == "linux":
-            return _TimerAlarm()
+    if sys.platform == "linux":
+        with suppress(AttributeError, ImportError, OSError):
+            return _TimerAlarm(time.CLOCK_MONOTONIC, os.O_CLOEXEC)
     return _Alarm()
 
 
