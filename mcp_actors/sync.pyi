@@ -396,13 +396,15 @@ class Client:
                 key after any error.
 
         Raises:
-            TypeError: ``arguments`` is not a mapping, a value in it is not a JSON value, or ``returns`` is not a class.
+            TypeError: ``arguments`` is not a mapping, a value in it is not a JSON value, ``returns`` is not a class, or
+                ``key`` is no text.
             KeyConflict: The key belongs to a call with other arguments.
             OutcomeUnknown: The key belongs to a call of which nobody knows what came of it.
             ToolFailed: With ``returns``: the tool failed.
             UnexpectedResult: With ``returns``: what the tool returned does not fit.
             WrongArguments: With ``Client(arguments=)``: they do not fit what the server has listed.
-            LocalProtocolError: The server did not declare tools, or the client is not connected.
+            LocalProtocolError: The server did not declare tools, or the client is not connected, or there is half of a
+                surrogate pair in a text; the message says where.
             RpcError: The server answered with an error.
             RemoteProtocolError: The answer cannot be understood.
             CallTimeout: The server did not answer in time.
@@ -505,7 +507,8 @@ class Client:
 
         Raises:
             TypeError: ``arguments`` is not a mapping, or a value in it is not a JSON value.
-            LocalProtocolError: The server did not declare tools, or the client is not connected.
+            LocalProtocolError: The server did not declare tools, or the client is not connected, or there is half of a
+                surrogate pair in a text; the message says where.
             RpcError: The server answered with an error.
             RemoteProtocolError: The answer cannot be understood.
             CallTimeout: The server did not answer in time.
@@ -737,7 +740,8 @@ class Client:
             state: The state of that `InputRequired`.
 
         Raises:
-            LocalProtocolError: The server did not declare prompts, or the client is not connected.
+            LocalProtocolError: The server did not declare prompts, or the client is not connected, or there is half of
+                a surrogate pair in a text; the message says where.
             RpcError: The server answered with an error.
             RemoteProtocolError: The answer cannot be understood.
             CallTimeout: The server did not answer in time.
@@ -831,7 +835,8 @@ class Client:
         before. Differences that arrive between two looks are one, so a slow reader gets the newest list and nothing
         grows. It goes on over losses of the connection, where the client makes it again (``restart=True``, or over
         HTTP), and over restarts of the server, in both eras. Where the server announces no changes the list is read
-        again in each new connection, and when the time is over that the server has named (``ttlMs``).
+        again in each new connection, and when the time is over that the server has named (``ttlMs``); where it does and
+        has no stream for them over HTTP, once a minute.
 
         Cancelling a look loses nothing; leaving the block waits at most one second for the server to take the
         subscription back.

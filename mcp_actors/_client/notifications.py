@@ -293,7 +293,7 @@ class Subscriptions:
         lists = [Event(kind, None) for kind in _LISTS if self._requests.has_method(f"{kind}/list")]
         return [*lists, *(Event("resource_updated", uri) for uri in sorted(self._wanted()))]
 
-    def hears_changes(self, negotiated: Negotiated) -> bool:
+    def receives_changes(self, negotiated: Negotiated) -> bool:
         """Whether what a server announces can arrive: in a session over HTTP it needs a stream."""
         return not self._is_deaf or negotiated.era.client.listen_method is not None
 
@@ -484,7 +484,7 @@ class Subscriptions:
             wanted: Returns what to subscribe to in a connection.
             began: Is called when a subscription is in force, and with ``None`` when it cannot be had. What happened
                 on the server before that is unknown. It is called again where the same is true in the middle of a
-                session, because its stream was lost; `hears_changes` says whether there is another one.
+                session, because its stream was lost; `receives_changes` says whether there is another one.
             changed: Is called with every change. Neither function may wait.
 
         Raises:

@@ -37,7 +37,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import attrs
 import trio
@@ -194,8 +194,7 @@ class StateWatch(AsyncIterator[T], Generic[T]):
         # What may have changed the state, and how much of it the state was read after.
         self._now, self._seen = _Counts(), _Counts(-1)
         self._next = _NextLook()
-        # Whether changes are announced and heard of; and whether they are announced, and cannot be.
-        self._is_announced = self._is_unheard = False
+        self._changes: Literal["not announced", "announced", "announced, and lost"] = "not announced"
         self._woken = trio.Event()
         # One reader at a time: each gets what differs from what was returned last.
         self._lock = trio.Lock()
@@ -239,12 +238,11 @@ class StateWatch(AsyncIterator[T], Generic[T]):
             self._woken.set()
 
     def _began(self, listener: Listener | None) -> None:
-        self._is_announced = self._is_unheard = False
-        if listener is not None:
-            negotiated = self._connectivity.negotiated
-            hears = self._subscriptions.hears_changes(negotiated)
-            announced = self._watched.is_announced(listener, negotiated)
-            self._is_announced, self._is_unheard = announced and hears, announced and not hears
+        self._changes = "not announced"
+        negotiated = self._connectivity.negotiated
+        if listener is not None and self._watched.is_announced(listener, negotiated):
+            arrive = self._subscriptions.receives_changes(negotiated)
+            self._changes = "announced" if arrive else "announced, and lost"
         # The answer to a request that is on its way may be older than this.
         self._requests.flights.close(self._watched.method)
         self._mark()
@@ -307,9 +305,9 @@ class StateWatch(AsyncIterator[T], Generic[T]):
         self._next.at = math.inf
         if is_hidden:
             self._next.at = now + LOOK_AGAIN
-        elif not self._is_announced and ttl_ms:
+        elif self._changes != "announced" and ttl_ms:
             self._next.at = now + max(LEAST_AGE, min(ttl_ms / 1000, MOST_AGE))
-        elif self._is_unheard:
+        elif self._changes == "announced, and lost":
             self._next.at = now + LOOK_WITHOUT_STREAM
 
     def _plan_after(self, error: McpError, events: int) -> None:
@@ -320,7 +318,7 @@ class StateWatch(AsyncIterator[T], Generic[T]):
         self._next.failures += 1
         if isinstance(error, ResourceNotFound):
             self._seen.events = events
-            if self._is_announced:
+            if self._changes == "announced":
                 self._next.at = math.inf
 
     async def _wait_until_due(self) -> None:

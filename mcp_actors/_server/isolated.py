@@ -384,6 +384,9 @@ def _sent(function: _ProcessFunction, value: Any) -> Done:
         else:
             done = Done("result", _contexts().result_members(answer))
         size = len(msgspec.json.encode(done))
+    except UnicodeEncodeError as error:
+        # In the words of `encode_reply`, which would meet it in a thread.
+        raise InvalidResult(f"result has half of a surrogate pair at position {error.start}") from error
     except Exception as error:
         raise InvalidResult(str(error)) from error
     if size > MOST_BYTES:

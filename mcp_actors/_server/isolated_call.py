@@ -234,8 +234,8 @@ class IsolatedProcess:
         )
         self._sending = trio.Lock()
         self._versions: dict[str, tuple[str | None, int]] = {}
-        self._known: set[str] = set()
-        self._room = MOST_FUNCTIONS
+        # The functions that it knows, and whether it was told of them after its start.
+        self._known: dict[str, bool] = {}
         self._call: _Call | None = None
         self._function: IsolatedFunction | None = None
         self._reason: tuple[str, str] | None = None
@@ -275,7 +275,7 @@ class IsolatedProcess:
 
     async def begin(self, functions: Sequence[IsolatedFunction]) -> Imports:
         """Has it import the modules of functions, and returns what has come of it."""
-        self._known = {each.place.id for each in functions}
+        self._known = dict.fromkeys((each.place.id for each in functions), False)
         for each in sorted(functions, key=lambda each: each.version):
             self._versions[each.place.module] = each.place.file, each.version
         places = [each.place for each in functions]
@@ -389,7 +389,7 @@ class IsolatedProcess:
     def takes(self, function: IsolatedFunction) -> bool:
         """Whether it knows a function or has room for it, and has its module no older than that, or not yet at all."""
         place = function.place
-        if place.id not in self._known and not self._room:
+        if place.id not in self._known and sum(self._known.values()) >= MOST_FUNCTIONS:
             return False
         file, version = self._versions.setdefault(place.module, (place.file, function.version))
         return file == place.file and version >= function.version
@@ -410,8 +410,7 @@ class IsolatedProcess:
         try:
             run = frame_of(ProcessRun(function.place.id, arguments, _caller_of(ctx), call.number))
             if function.place.id not in self._known:
-                self._known.add(function.place.id)
-                self._room -= 1
+                self._known[function.place.id] = True
                 await self._send(function.frame)
             await self._send(run)
             await self._until_over(ctx, call)

@@ -465,7 +465,7 @@ def _readable(text: str) -> str:
     return text if text.isascii() else text.encode(errors="replace").decode()
 
 
-class _Form(NamedTuple):
+class _KeptForm(NamedTuple):
     """The way in which a value of one type is kept."""
 
     plain: frozenset[type]
@@ -480,7 +480,7 @@ class _Described(NamedTuple):
     name: str
     """The same one while the server is the same."""
     is_async: bool
-    form: _Form
+    form: _KeptForm
 
 
 # By what has the annotations of a function, for as long as that is there.
@@ -531,20 +531,22 @@ def _return_type(function: Callable[..., Any], body: Any) -> Any:
 _PLAIN: frozenset[type] = frozenset({str, int, bool, type(None)})
 
 
-def _form(hint: Any) -> _Form:
+def _form(hint: Any) -> _KeptForm:
     is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
     members: tuple[Any, ...] = typing.get_args(hint) if is_union else (hint,)
     if hint is Any:
         members = tuple(_PLAIN)
     is_plain = all(isinstance(each, type) and each in _PLAIN for each in members)
-    return _Form(frozenset(members if is_plain else ()), output_encoder(hint, lambda: None), conversion(hint))
+    return _KeptForm(
+        frozenset(members if is_plain else ()), output_encoder(hint, lambda: None), conversion(hint)
+    )
 
 
 # A function that is defined in another one is a new one in each call.
 _remembered = lru_cache(256)(_form)
 
 
-def _form_of(hint: Any) -> _Form:
+def _form_of(hint: Any) -> _KeptForm:
     try:
         return _remembered(hint)
     except TypeError:

@@ -192,7 +192,6 @@ class Tools(Registry[_ToolEntry]):
 
         With ``input_schema`` (any JSON Schema with ``type: object`` at its root) ``call`` takes the arguments as one
         dict; otherwise the schema is read from its signature. A person approves a call before it waits for its turn.
-
         Raises `TypeError` or `ValueError` for a signature or a schema that cannot be used.
         """
         name = name_of(call) if name is None else name
@@ -209,11 +208,9 @@ class Tools(Registry[_ToolEntry]):
             taker = TurnTaker(name, annotations, schema, input_schema is not None)
             ready = in_turn(ready, call, turn, taker, lambda: self.turns)
         if confirm is not None:
-            values = dict if input_schema is None else _only_value
-            defaults = _defaults_of(call) if input_schema is None else {}
-            ready = confirmed(
-                ready, self._confirmation(confirm, preview, schema, defaults), confirm_by, values
-            )
+            values, defaults = (dict, _defaults_of(call)) if input_schema is None else (_only_value, {})
+            asked = self._confirmation(confirm, preview, schema, defaults)
+            ready = confirmed(ready, asked, confirm_by, values)
         elif preview is not None:
             raise ValueError("preview= is for the question of confirm=, which is not there")
         exposure, meta = make_exposure("tool", name, linked_meta(app, meta), **exposed)

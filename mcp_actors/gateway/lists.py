@@ -571,7 +571,7 @@ def _is_followed(connection: UpstreamConnection, kind: ListKind) -> bool:
     if kind.extension is not None:
         return False
     negotiated = connection.server.negotiated
-    if not connection.client._subscriptions.hears_changes(negotiated):
+    if not connection.client._subscriptions.receives_changes(negotiated):
         return False
     declared = getattr(negotiated.capabilities, kind.capability)
     return declared is None or bool(declared.list_changed)

@@ -293,6 +293,8 @@ def converse(session: Terminal, words: tuple[str, ...]) -> None:
         session.until(lambda: "serving" in session.text)
         session.type(CTRL_C)
     elif words[0] in ("bridge", "gateway", "record") and "--check" not in words:
+        # A message that is longer than the terminal's buffer would be cut in two by the first line of the command.
+        session.until(lambda: words[0] != "gateway" or "waits for a client" in session.text)
         session.type(
             b'{"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": "2025-11-25",'
         )
