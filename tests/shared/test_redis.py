@@ -26,7 +26,7 @@ from tests.redis_server import RedisServer
 from tests.shared.task_records import cleaned_up_when_cancelled
 
 LEASE = 1.0
-TIMEOUT = 0.5
+TIMEOUT = 1.0
 
 
 class Processes:
