@@ -669,7 +669,7 @@ DEFECTS = (
     Defect(
         "a gateway gives an old list again",
         "mcp_actors/gateway/lists.py",
-        "                if kept.listing is not None and trio.current_time() < kept.good_until:",
+        "                if kept.listing is not None and kept.is_good:",
         "                if kept.listing is not None:",
         ("gateway/test_lists.py",),
     ),
