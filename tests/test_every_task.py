@@ -276,6 +276,11 @@ class Everything:
                 for slot in self.slots:
                     await slot.ready.wait()
                 await until(lambda: self.holding == sum(bool(each.tool) for each in self.slots))
+                # Connections have a writer from when messages come together, which one alone does not need.
+                async with trio.open_nursery() as together:
+                    for slot in self.slots:
+                        for _ in range(3):
+                            together.start_soon(slot.client.call_tool, "echo")
                 yield
                 for slot in self.slots:
                     slot.leave.set()
