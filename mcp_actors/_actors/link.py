@@ -44,9 +44,6 @@ MESSAGES_IN_A_TURN = 32
 QUIET = 0.001
 
 
-_NEVER = -math.inf
-
-
 def _no_crash(error: BaseException) -> None:
     """Takes an error after the link was closed."""
 
@@ -215,7 +212,7 @@ class Link:
         # What goes with every frame that brings nothing of its own to be mirrored outside the body.
         self.metadata: Mapping[str, str] | None = None
         # When a frame was last to be sent beside calls that were running or pending.
-        self._sent_at = _NEVER
+        self._sent_at = -math.inf
         self._frames_in = self._frames_out = self._bytes_in = self._bytes_out = 0
 
     def __repr__(self) -> str:
@@ -386,6 +383,7 @@ class Link:
         return not running or self._was_quiet()
 
     def _was_quiet(self) -> bool:
+        """Whether there was no frame for a moment; the next one is compared with this one."""
         now, before = trio.current_time(), self._sent_at
         self._sent_at = now
         return now - before >= QUIET

@@ -23,6 +23,7 @@ from mcp_actors.errors import (
     RpcError,
 )
 from mcp_actors.supervision.logging import log
+from mcp_actors.supervision.printable import encodable
 
 __all__ = [
     "InvalidResult",
@@ -89,7 +90,7 @@ def error_frame(id: RequestId | None, code: int, message: str, data: Any = None)
         encoded = encode_failure(id, code, message, data)
     except (TypeError, ValueError):
         log.warning("error data cannot be encoded", id=id, code=code)
-        encoded = encode_failure(id, code, message.encode(errors="replace").decode())
+        encoded = encode_failure(id, code, encodable(message))
     return Frame(encoded, id, True)
 
 

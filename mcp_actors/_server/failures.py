@@ -34,6 +34,7 @@ from mcp_actors.errors import INTERNAL_ERROR, ConnectionLost, McpError, RpcError
 from mcp_actors.supervision.blockages import blockage_log
 from mcp_actors.supervision.containment import sole_cause
 from mcp_actors.supervision.logging import log
+from mcp_actors.supervision.printable import encodable, text_of
 from mcp_actors.supervision.tracebacks import is_users_module, module_of, users_frames
 from mcp_actors.types import CallToolResult, TextContent
 
@@ -119,7 +120,7 @@ class DependencyFailed(Exception):
 
 def failed(error: Exception) -> CallToolResult:
     """Returns the result that the author of a tool, or the check of its arguments, wants the model to read."""
-    return CallToolResult([TextContent(_readable(str(error)))], is_error=True)
+    return CallToolResult([TextContent(encodable(str(error)))], is_error=True)
 
 
 def tool_error_in(group: ExceptionGroup[Exception]) -> ToolError | None:
@@ -158,7 +159,7 @@ def answer_to(call: InboundCall, error: BaseException, mask: bool | None) -> Any
             log.error("a tool cannot be started in a process", **details, why=error.kind, reason=error.detail)
         else:
             log.warning("the process of a tool has ended, and is replaced", **details, why=error.kind)
-        text = _cut(_readable(error.masked if masked else str(error)), MAX_TEXT)
+        text = _cut(encodable(error.masked if masked else str(error)), MAX_TEXT)
         return CallToolResult([TextContent(text)], is_error=True, meta={ENDED: error.kind})
     reference = secrets.token_hex(4)
     # A client may leave while it is asked something, which is no failure of the function that asks.
@@ -191,22 +192,22 @@ def _logged(error: BaseException) -> dict[str, Any]:
 
 def _target(call: InboundCall) -> str:
     target = shown_target(call.invocation)
-    return "" if target is None else _cut(_readable(target), MAX_TARGET)
+    return "" if target is None else _cut(encodable(target), MAX_TARGET)
 
 
 def summary(error: BaseException) -> str:
     """The type and text of an exception, or of the first ones in a group."""
     if isinstance(error, InvalidResult):
-        return _cut(f"it returned what cannot be sent: {_text(error)}", MAX_TEXT)
+        return _cut(f"it returned what cannot be sent: {text_of(error)}", MAX_TEXT)
     if isinstance(error, DependencyFailed) and error.__cause__ is not None:
-        return _cut(f"{_text(error)}: {summary(error.__cause__)}", MAX_TEXT)
+        return _cut(f"{text_of(error)}: {summary(error.__cause__)}", MAX_TEXT)
     if isinstance(error, RaisedElsewhere):
-        return _cut(_text(error), MAX_TEXT)
+        return _cut(text_of(error), MAX_TEXT)
     if isinstance(error, BaseExceptionGroup):
         leaves = _leaves(error)
         more = [f"and {len(leaves) - MAX_GROUP} more"] if len(leaves) > MAX_GROUP else []
         return _cut("; ".join([*map(summary, leaves[:MAX_GROUP]), *more]), MAX_TEXT)
-    text, kind = _text(error), type(error).__qualname__
+    text, kind = text_of(error), type(error).__qualname__
     if isinstance(error, (RuntimeError, TypeError)) and text.startswith(_NEEDS_ASYNCIO):
         text = 'it awaits something of asyncio, and runs on Trio: declare it with loop="asyncio"'
     return _cut(f"{kind}: {text}" if text else kind, MAX_TEXT)
@@ -222,18 +223,6 @@ def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
         else:
             found.append(each)
     return found
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return _readable(str(error))
-    except Exception as failure:
-        return f"its text cannot be read ({type(failure).__name__})"
-
-
-def _readable(text: str) -> str:
-    """``text`` without the lone surrogates that JSON cannot hold."""
-    return text.encode("utf-8", "replace").decode()
 
 
 def _cut(text: str, length: int) -> str:

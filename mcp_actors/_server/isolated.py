@@ -52,6 +52,7 @@ from mcp_actors._server.isolated_messages import (
     ProcessRun,
 )
 from mcp_actors.errors import RpcError, ToolError
+from mcp_actors.supervision.printable import encodable, text_of
 from mcp_actors.supervision.tracebacks import users_frames
 
 if sys.platform != "win32":
@@ -402,18 +403,18 @@ def _failed(error: BaseException) -> Done:
             return Done("memory", retires=True)
         only = importlib.import_module("mcp_actors.supervision.containment").sole_cause(error)
         if isinstance(only, ToolError):
-            return Done("tool", _readable(str(only)))
+            return Done("tool", encodable(str(only)))
     if isinstance(error, SystemExit):
         return Done("exit", _exit_code(error), retires=True)
     if isinstance(error, ToolError):
-        return Done("tool", _readable(str(error)))
+        return Done("tool", encodable(str(error)))
     if isinstance(error, RpcError):
-        return Done("rpc", [error.code, _readable(error.message), _json_or_none(error.data)])
+        return Done("rpc", [error.code, encodable(error.message), _json_or_none(error.data)])
     if isinstance(error, InvalidResult):
         return Done("invalid", str(error)[:LONGEST_TEXT])
     frames = users_frames(error.__traceback__) or error.__traceback__
     shown = "".join(traceback.format_exception(type(error), error, frames))
-    return Done("raised", [_cause(error), _readable(shown[-_LONGEST_TRACEBACK:])])
+    return Done("raised", [_cause(error), encodable(shown[-_LONGEST_TRACEBACK:])])
 
 
 def _exit_code(error: SystemExit) -> int:
@@ -424,20 +425,8 @@ def _cause(error: BaseException) -> str:
     if isinstance(error, BaseExceptionGroup):
         summary: str = importlib.import_module("mcp_actors._server.failures").summary(error)
         return summary
-    text, kind = _text(error), type(error).__qualname__
+    text, kind = text_of(error), type(error).__qualname__
     return f"{kind}: {text}"[:LONGEST_TEXT] if text else kind
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return _readable(str(error)[:LONGEST_TEXT])
-    except Exception as failure:
-        return f"its text cannot be read ({type(failure).__name__})"
-
-
-def _readable(text: str) -> str:
-    """``text`` without the lone surrogates that JSON cannot hold."""
-    return text.encode("utf-8", "replace").decode()
 
 
 def _json_or_none(data: Any) -> Any:

@@ -51,6 +51,7 @@ from mcp_actors.errors import (
 )
 from mcp_actors.supervision.containment import is_cancelled
 from mcp_actors.supervision.logging import log
+from mcp_actors.supervision.printable import encodable, text_of
 
 __all__ = ["LONGEST_CALL", "MOST_SEALED", "CallEffects", "Effect", "boxed", "failure", "is_awaitable"]
 
@@ -170,7 +171,7 @@ class CallEffects:
 
     def _next(self, name: str, function: str) -> _Met | None:
         """Returns what an earlier run has met in this place."""
-        if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME or _readable(name) != name:
+        if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME or encodable(name) != name:
             raise TypeError(f"ctx.once takes a name of 1 to {LONGEST_NAME} characters, and then a function")
         if self._running:
             raise OnceConflict(
@@ -443,26 +444,14 @@ def is_awaitable(value: object) -> bool:
 def failure(error: Exception) -> _Outcome:
     """Returns the outcome of a function that has raised ``error``, without what JSON cannot hold."""
     if isinstance(error, ToolError):
-        return ["tool", _text(error)]
+        return ["tool", text_of(error)[:_LONGEST_TEXT]]
     if not isinstance(error, RpcError):
-        return ["error", f"{type(error).__qualname__}: {_text(error)}"]
+        return ["error", f"{type(error).__qualname__}: {text_of(error)[:_LONGEST_TEXT]}"]
     try:
         encode_value(error.data)
     except (TypeError, ValueError):
-        return ["rpc", error.code, _readable(error.message), None]
-    return ["rpc", error.code, _readable(error.message), error.data]
-
-
-def _text(error: Exception) -> str:
-    try:
-        return _readable(str(error)[:_LONGEST_TEXT])
-    except Exception as unreadable:
-        return f"its text cannot be read ({type(unreadable).__name__})"
-
-
-def _readable(text: str) -> str:
-    """``text`` without halves of surrogate pairs, which JSON cannot hold."""
-    return text if text.isascii() else text.encode(errors="replace").decode()
+        return ["rpc", error.code, encodable(error.message), None]
+    return ["rpc", error.code, encodable(error.message), error.data]
 
 
 class _KeptForm(NamedTuple):

@@ -570,8 +570,9 @@ def show_command(name: str, words: tuple[str, ...], show_traceback: bool) -> Non
 
 # Characters of a line before its comment, where that is in one column.
 _WIDEST = 60
-# A password that is not escaped may have any character; what begins with a port has none.
+# The end of a help text, where that says what counts without the option.
 _USUAL = re.compile(r"default: ([^\]]+?)\.?\]?$", re.IGNORECASE)
+# A password that is not escaped may have any character; what begins with a port has none.
 _PASSWORD = re.compile(r"(?<=://)([^\s/@:]*):(?!\d+[/?#])[^\s@]*@")
 _SECRET_QUERY = re.compile(r"([?&][^=&\s]*(?:password|secret|token|key)[^=&\s]*=)[^&\s]*", re.IGNORECASE)
 

@@ -8,7 +8,17 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["masked_uri", "printable", "safe", "safe_json", "spelled_out", "without_paths", "without_places"]
+__all__ = [
+    "encodable",
+    "masked_uri",
+    "printable",
+    "safe",
+    "safe_json",
+    "spelled_out",
+    "text_of",
+    "without_paths",
+    "without_places",
+]
 
 # Looked at one by one: so long as a text is ASCII, it costs nothing.
 _SUSPECT = r"[^\n\t\x20-\x7e]"
@@ -23,6 +33,19 @@ _QUOTED = r"""(?s)(?<!\w)(['"]).*?(?:\1(?!\w)|\Z)"""
 _BLANKS = frozenset(
     "\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
 )
+
+
+def encodable(text: str) -> str:
+    """Returns a text with ``?`` for each half of a surrogate pair, which UTF-8 cannot hold, and so JSON cannot."""
+    return text if text.isascii() else text.encode(errors="replace").decode()
+
+
+def text_of(error: BaseException) -> str:
+    """Returns the text of an exception, `encodable`; a sentence in its place if reading it raises."""
+    try:
+        return encodable(str(error))
+    except Exception as failure:
+        return f"its text cannot be read ({type(failure).__name__})"
 
 
 def printable(text: str, longest: int) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from mcp_actors.abc import TaskRecord, TaskState
+from mcp_actors.supervision.printable import encodable
 
 __all__ = [
     "NEXT_STATES",
@@ -105,7 +106,7 @@ def _readable(message: str) -> str:
     """A sentence that JSON can hold, which it cannot with lone surrogates, and that is not too long."""
     if len(message) > LONGEST_MESSAGE:
         message = f"{message[: LONGEST_MESSAGE - 1]}…"
-    return message.encode("utf-8", "replace").decode()
+    return encodable(message)
 
 
 def described(record: TaskRecord, message: str | None, now: float) -> TaskRecord | None:

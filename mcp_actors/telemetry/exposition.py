@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 
 from mcp_actors.supervision.platform import process_numbers
+from mcp_actors.supervision.printable import encodable
 
 __all__ = [
     "BUCKETS",
@@ -25,7 +26,6 @@ __all__ = [
     "counted",
     "page_of",
     "process_families",
-    "shown",
     "summed",
 ]
 
@@ -109,12 +109,7 @@ def _line(name: str, number: Number, labels: Mapping[str, str]) -> str:
 
 
 def _escaped(value: str) -> str:
-    return shown(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-
-def shown(text: str) -> str:
-    """Returns a text that can be encoded as UTF-8: lone surrogates are question marks."""
-    return text.encode(errors="replace").decode()
+    return encodable(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 # -- the numbers of several processes ------------------------------------------------------------------

@@ -37,6 +37,7 @@ from mcp_actors.errors import INTERNAL_ERROR, LocalProtocolError
 from mcp_actors.supervision.blockages import blockage_log
 from mcp_actors.supervision.containment import crash_log, http_refusals
 from mcp_actors.supervision.logging import log
+from mcp_actors.supervision.printable import encodable
 from mcp_actors.supervision.task_kinds import TASKS
 from mcp_actors.telemetry.exposition import (
     FINE_BUCKETS,
@@ -46,7 +47,6 @@ from mcp_actors.telemetry.exposition import (
     coarse,
     page_of,
     process_families,
-    shown,
 )
 
 __all__ = [
@@ -119,7 +119,7 @@ class Names:
         One that is too long, or has a lone surrogate, which no format of metrics can carry, is `OTHER` as well.
         """
         if name not in self._known:
-            if len(self._known) >= self._most or len(name) > _LONGEST or shown(name) != name:
+            if len(self._known) >= self._most or len(name) > _LONGEST or encodable(name) != name:
                 return OTHER
             self._known.add(name)
         return name

@@ -55,7 +55,8 @@ from mcp_actors.errors import (
     UnsupportedVersion,
 )
 from mcp_actors.supervision.logging import log
-from mcp_actors.telemetry.exposition import BUCKETS, OTHER, shown
+from mcp_actors.supervision.printable import encodable
+from mcp_actors.telemetry.exposition import BUCKETS, OTHER
 from mcp_actors.telemetry.metrics import (
     GAUGES,
     TARGETED,
@@ -174,11 +175,11 @@ def span_attributes(request: ObservedRequest, described: Described, label: str |
     """Returns the attributes of the span of one request."""
     attributes = dict(described.fixed)
     if request.id is not None:
-        attributes["jsonrpc.request.id"] = shown(str(request.id)[:_LONGEST])
+        attributes["jsonrpc.request.id"] = encodable(str(request.id)[:_LONGEST])
     target = request.target
     if target is not None and target != label:
         name = TARGETED.get(request.method, "mcp.resource.uri")
-        attributes[name] = shown(target[:_LONGEST])
+        attributes[name] = encodable(target[:_LONGEST])
     return attributes
 
 
