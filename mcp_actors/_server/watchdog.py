@@ -202,6 +202,9 @@ class _Alarm:
         """Ends whoever waits. Never waits itself."""
         self._running.release()
 
+    def close(self) -> None:
+        """Gives back what it has of the system. Nobody waits for it any more, or yet."""
+
 
 class _TimerAlarm(_Alarm):
     """One of Linux: its thread sleeps in the system until a timer goes off, whoever winds that up meanwhile.
@@ -239,16 +242,16 @@ class _TimerAlarm(_Alarm):
     def wait(self) -> bool:
         if not self._is_ended:
             os.read(self._fd, 8)
-        if not self._is_ended:
-            return True
-        with self._lock:
-            fd, self._fd = self._fd, -1
-            os.close(fd)
-        return False
+        return not self._is_ended
 
     def end(self) -> None:
         self._is_ended = True
         self.wind(0.0)
+
+    def close(self) -> None:
+        with self._lock:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
 
 
 def _alarm() -> _Alarm:
@@ -281,9 +284,13 @@ class Watchdog:
         return f"<Watchdog of {self.seconds:g} s, {len(self._asyncio)} asyncio loops>"
 
     def start(self) -> None:
-        """Begins to look."""
+        """Begins to look. Raises `RuntimeError` where the process may have no more threads."""
         self.beat()
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self._alarm.close()
+            raise
 
     def stop(self) -> None:
         """Looks no more. Never waits."""
@@ -344,21 +351,26 @@ class Watchdog:
     # -- in the thread -----------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while self._alarm.wait():
-            now = time.perf_counter()
-            late = now - self._alarm.at
-            if self._stood_still(late):
-                for each in self._loops():
-                    each.shift(late)
-                late = 0.0
-            frames = sys._current_frames()
-            try:
-                for each in self._loops():
-                    each.look(frames.get(each.thread), self, now, late >= self.seconds)
-            finally:
-                # A frame that is kept keeps all that the functions had.
-                frames.clear()
-            self._wind(now)
+        try:
+            while self._alarm.wait():
+                self._look(time.perf_counter())
+        finally:
+            self._alarm.close()
+
+    def _look(self, now: float) -> None:
+        late = now - self._alarm.at
+        if self._stood_still(late):
+            for each in self._loops():
+                each.shift(late)
+            late = 0.0
+        frames = sys._current_frames()
+        try:
+            for each in self._loops():
+                each.look(frames.get(each.thread), self, now, late >= self.seconds)
+        finally:
+            # A frame that is kept keeps all that the functions had.
+            frames.clear()
+        self._wind(now)
 
     # -- what a loop runs --------------------------------------------------------------------------------------------
 
@@ -485,8 +497,9 @@ async def watch_loop(seconds: float, calls: Callable[[], int]) -> None:
     token = trio.lowlevel.current_trio_token()
     found = _of_loops.get(token)
     if found is None:
-        found = _of_loops[token] = Watchdog(seconds, token)
+        found = Watchdog(seconds, token)
         found.start()
+        _of_loops[token] = found
     found.calls.append(calls)
     try:
         while True:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 import time
@@ -15,6 +16,7 @@ from structlog.testing import capture_logs
 
 from mcp_actors import CallTimeout, Client, Server
 from mcp_actors._server import watchdog
+from mcp_actors.supervision import containment
 from mcp_actors.supervision.blockages import Blockage, BlockageLog, blockage_log
 from mcp_actors.telemetry import Metrics
 from tests.telemetry.served import loopback, operator, serving
@@ -209,6 +211,32 @@ async def test_one_thread_looks_at_a_loop_with_several_servers_and_none_without(
     with trio.fail_after(PATIENCE):
         while watchdogs():
             await trio.lowlevel.checkpoint()
+
+
+async def test_a_thread_that_cannot_be_started_is_started_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, failed = threading.Thread.start, 0
+
+    def start_unless_first(thread: threading.Thread) -> None:
+        nonlocal failed
+        if thread.name == "mcp-actors-watchdog" and not failed:
+            failed += 1
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_unless_first)
+    monkeypatch.setattr(containment, "RESTART_PAUSE", 0.01)
+    open_before = len(os.listdir("/proc/self/fd"))
+    with capture_logs():
+        async with Client(server_that_blocks()) as client:
+            with trio.fail_after(PATIENCE):
+                while not watchdogs():
+                    await trio.lowlevel.checkpoint()
+            assert (await client.call_tool("awaited")).text == "noticed"
+    with trio.fail_after(PATIENCE):
+        while watchdogs():
+            await trio.lowlevel.checkpoint()
+    assert failed == 1
+    assert len(os.listdir("/proc/self/fd")) == open_before
 
 
 async def run_out_of_time(**options: Any) -> tuple[str, str]:
