@@ -129,6 +129,11 @@ class SpanningNode:
     async def shut(self, address: str) -> None:
         await self.shared.reach("bus")
         self.shared.shut.add(address)
+        behind = trio.Event()
+        mark, close = self.open_mailbox(lambda message: behind.set())
+        self.into.send_nowait((mark, b""))
+        await behind.wait()
+        close()
 
     async def send(self, address: str, message: bytes, *, begins: bool = False) -> bool:
         await self.shared.reach("bus")

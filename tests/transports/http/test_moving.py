@@ -12,6 +12,7 @@ import trio
 
 from mcp_actors import Context, Server
 from mcp_actors.tasks import Tasks
+from mcp_transports._sockets import retire
 from tests import messages
 from tests.shared.spanning import Spanning
 from tests.transports.http.nodes import Node, nodes
@@ -388,3 +389,40 @@ async def test_a_record_of_another_program_costs_its_session_alone() -> None:
         assert (await b.post(call(1, "add", a=1, b=1), spoilt)).status_code == 404
         assert text((await b.post(call(2, "add", a=1, b=1), good)).json()) == "2"
         assert spoilt not in shared.places
+
+
+async def test_a_node_that_retires_hands_its_sessions_over_when_its_last_connection_ends() -> None:
+    """As a worker that is replaced does, whose clients have connections to other workers."""
+    shared = Spanning()
+    async with stocked(1, shared) as (a,):
+        session = await a.open()
+        retire()
+        async with stocked(1, shared) as (b,):
+            assert (await b.post(call(1, "add", a=1, b=1), session)).status_code == 200
+            await a.http.aclose()
+            await eventually(lambda: a.ends == ["gone"])
+            assert (await b.post(call(2, "add", a=1, b=1), session)).status_code == 200
+
+
+async def test_what_is_forwarded_to_a_node_while_it_ends_is_answered_by_it_or_by_the_next_one() -> None:
+    shared = Spanning()
+    async with stocked(1, shared) as (a,):
+        session = await a.open()
+        retire()
+        async with stocked(1, shared) as (b,):
+            answers: list[int] = []
+
+            async def post() -> None:
+                answers.append((await b.post(call(1, "add", a=1, b=1), session)).status_code)
+
+            async def post_until_the_end() -> None:
+                while a.ends != ["gone"]:
+                    await post()
+
+            async with trio.open_nursery() as nursery:
+                for _ in range(10):
+                    nursery.start_soon(post_until_the_end)
+                await eventually(lambda: len(answers) > 20)
+                await a.http.aclose()
+            await post()
+        assert set(answers) == {200}

@@ -286,16 +286,18 @@ class Outbox:
         self._bus = bus
         self._on_gone = on_gone
         self._posted_end, self._posted = trio.open_memory_channel[tuple[str, Message]](MAX_POSTED)
-        self._is_sending = False
+        # What is posted is not in the channel's buffer any more once it was handed to the task that sends it.
+        self._unsent = 0
         self._sent = trio.lowlevel.ParkingLot()
 
     def __repr__(self) -> str:
-        return f"<Outbox {self._posted.statistics().current_buffer_used} wait>"
+        return f"<Outbox {self._unsent} wait>"
 
     def post(self, address: str, message: Message) -> None:
         """Has a message sent soon. Never waits; when too many wait it is dropped."""
         try:
             self._posted_end.send_nowait((address, message))
+            self._unsent += 1
         except trio.WouldBlock:
             log.warning("messages about forwarded requests are dropped", waiting=MAX_POSTED)
 
@@ -312,17 +314,16 @@ class Outbox:
     async def run(self) -> None:
         """Sends what was posted, until cancelled."""
         async for address, message in self._posted:
-            self._is_sending = True
             try:
                 if not await self.send(address, message):
                     self._on_gone(address)
             except SharedStateUnavailable as error:
                 log.debug("a message about forwarded requests is lost", reason=error.cause)
             finally:
-                self._is_sending = False
+                self._unsent -= 1
                 self._sent.unpark_all()
 
     async def until_sent(self) -> None:
         """Waits until everything is sent that was posted."""
-        while self._is_sending or self._posted.statistics().current_buffer_used:
+        while self._unsent:
             await self._sent.park()

@@ -215,7 +215,9 @@ class HttpServerTransport:
                             with body, handler.stops_with(stop):
                                 task_status.started(url.url(share.port))
                                 await share.serve(handler.leaving, handler.stopping)
-                                await stop.prepared.wait()
+                                # A process that retires ends behind its last connection, and maybe before it is
+                                # stopped: clients that come to other nodes still have sessions here.
+                                await stop.before_stop(0.0)
                                 await endpoint.until_without_calls()
                             nursery.cancel_scope.cancel(reason="the listener is done")
         finally:
@@ -239,20 +241,23 @@ class _ListenerStop:
 
     share: PortShare
     endpoint: Endpoint
-    prepared: trio.Event = attrs.field(factory=trio.Event)
-    """Set except while it prepares for the stop, which the end of the last connection must not cut short."""
-
-    def __attrs_post_init__(self) -> None:
-        self.prepared.set()
+    _begun: bool = False
+    _done: trio.Event = attrs.field(factory=trio.Event)
 
     async def before_stop(self, delay: float) -> None:
-        """Closes the port, unless nobody can know yet that the server stops: then its health is told to the end."""
-        self.prepared = trio.Event()
+        """Closes the port, unless nobody can know yet that the server stops: then its health is told to the end.
+
+        Called again, it waits until that is done.
+        """
+        if self._begun:
+            await self._done.wait()
+            return
+        self._begun = True
         try:
             await self.share.close(to_the_end=not delay)
             await self.endpoint.before_stop(delay)
         finally:
-            self.prepared.set()
+            self._done.set()
 
     async def until_answered(self) -> None:
         """Waits for answers of other nodes, and until everything is sent."""
