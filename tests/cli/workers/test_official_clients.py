@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import pytest
 import trio
 from interop.installation import Peers
 
@@ -43,9 +42,6 @@ def calling(command: list[str]) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-@pytest.mark.xfail(
-    strict=False, reason="about one of ten replacements loses sessions: docs/why/rough-edges.md, SIGHUP"
-)
 async def test_workers_are_replaced_and_no_call_of_an_official_client_fails(
     started: Started, peers: Peers, tmp_path: Path
 ) -> None:
