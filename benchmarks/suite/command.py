@@ -143,7 +143,12 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m benchmarks", description="The benchmark suite of mcp-actors."
     )
     commands = parser.add_subparsers(dest="command", required=True)
+    for add in (_add_run, _add_report, _add_goals, _add_compare, _add_list):
+        add(commands)
+    return parser
 
+
+def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     run = commands.add_parser("run", help="measure, and write results with a report beside them")
     run.set_defaults(does=_run)
     run.add_argument("scenarios", nargs="*", help="which (default: all; see list)")
@@ -182,12 +187,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--refresh", action="store_true", help="install the newest peers again")
 
+
+def _add_report(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     report = commands.add_parser("report", help="Markdown and one HTML page from results")
     report.set_defaults(does=_report)
     report.add_argument("results", type=Path, metavar="FILE.json")
     report.add_argument("-o", "--output", type=Path, metavar="STEM", help="STEM.md and STEM.html are written")
     report.add_argument("--show", action="store_true", help="in the terminal as well")
 
+
+def _add_goals(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     goals = commands.add_parser("goals", help="the table of goals from results, as Markdown")
     goals.set_defaults(does=_goals)
     goals.add_argument("results", type=Path, metavar="FILE.json")
@@ -201,6 +210,8 @@ def _parser() -> argparse.ArgumentParser:
         "--readme", type=Path, metavar="FILE.md", help="put it between the marks of that file as well"
     )
 
+
+def _add_compare(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     both = commands.add_parser("compare", help="what became slower or faster, and how sure that is")
     both.set_defaults(does=_compare)
     both.add_argument("before", type=Path, metavar="A.json")
@@ -220,10 +231,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     both.add_argument("--fail", action="store_true", help="exit with 1 if there is a regression")
 
+
+def _add_list(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     shown = commands.add_parser("list", help="scenarios, transports and peers")
     shown.set_defaults(does=_list)
     _add_load(shown)
-    return parser
 
 
 def _add_load(parser: argparse.ArgumentParser) -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from mcp_actors import Context, Server
+from mcp_actors._actors import inbound_call
+
+# A client that gets no processor for a while has not read yet: how long an answer waits for that is not what is tested.
+inbound_call.READING_LIMIT = 10.0
 
 server = Server("reporting")
 
