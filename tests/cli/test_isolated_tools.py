@@ -146,8 +146,14 @@ async def test_the_processes_of_a_worker_that_is_killed_end_and_another_one_has_
         os.kill(worker, signal.SIGKILL)
         await until(lambda: len(before & processes(target)) == 2)
         await until(lambda: len(processes(target)) == 4)
-        async with Client(url) as client:
-            assert (await client.call_tool("version", returns=list[int]))[:2] == [1, 1]
+        found: list[int] = []
+        while not found:
+            # A new worker may have its processes before it accepts: a call that comes to the other one until then waits
+            # behind the one that hangs, which has its caller's share.
+            async with Client(url) as client:
+                with trio.move_on_after(5):
+                    found = await client.call_tool("version", returns=list[int])
+        assert found[:2] == [1, 1]
         nursery.cancel_scope.cancel()
 
 
