@@ -598,6 +598,8 @@ class PortShare:
     async def serve(self, leaving: trio.Event, stopping: trio.Event) -> None:
         """Returns when ``stopping`` was set and all connections have ended; see `HttpServer.serve` for ``leaving``.
 
+        Where this process retires, it returns when all connections have ended, also before ``stopping`` is set.
+
         Cancelled, it closes the connections at once if this application opened the address, and none otherwise.
 
         Raises:
