@@ -14,7 +14,8 @@ from mcp_actors import Context, Server
 from mcp_actors.tasks import Tasks
 from mcp_transports._sockets import retire
 from tests import messages
-from tests.shared.spanning import Spanning
+from tests.shared.spanning import Spanning, SpanningNode
+from tests.transports.crashes import captured_logs
 from tests.transports.http.nodes import Node, nodes
 from tests.transports.http.raw import eventually
 from tests.transports.http.site import INITIALIZED, Events, bare, call, initialize, message_of, text
@@ -402,6 +403,24 @@ async def test_a_node_that_retires_hands_its_sessions_over_when_its_last_connect
             await a.http.aclose()
             await eventually(lambda: a.ends == ["gone"])
             assert (await b.post(call(2, "add", a=1, b=1), session)).status_code == 200
+
+
+async def test_a_mistake_of_the_shared_state_behind_the_last_connection_costs_the_hand_over_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def hand_over(*records: object) -> None:
+        raise ValueError("a mistake")
+
+    with captured_logs() as logs:
+        async with stocked(1) as (a,):
+            await a.open()
+            monkeypatch.setattr(SpanningNode, "hand_over", hand_over)
+            retire()
+            await a.http.aclose()
+            await eventually(lambda: a.ends == ["gone"])
+            assert [each["event"] for each in logs if each["log_level"] == "error"] == [
+                "part in the stop failed"
+            ]
 
 
 async def test_what_is_forwarded_to_a_node_while_it_ends_is_answered_by_it_or_by_the_next_one() -> None:

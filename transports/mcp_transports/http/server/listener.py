@@ -13,8 +13,9 @@ from mcp_actors.abc import EventLog, ServerHandler
 from mcp_actors.abc.framing import DEFAULT_MAX_MESSAGE_BYTES
 from mcp_actors.errors import LocalProtocolError
 from mcp_actors.supervision.budget import BudgetStatistics
-from mcp_actors.supervision.containment import reraised
+from mcp_actors.supervision.containment import Containment, reraised
 from mcp_actors.supervision.logging import log
+from mcp_actors.supervision.task_kinds import STOP_PART
 from mcp_transports._transports import as_engine_errors
 from mcp_transports.http.h1.connection import ConnectionCounts
 from mcp_transports.http.h1.http_server import PortShare, share_port
@@ -217,7 +218,8 @@ class HttpServerTransport:
                                 await share.serve(handler.leaving, handler.stopping)
                                 # A process that retires ends behind its last connection, and maybe before it is
                                 # stopped: clients that come to other nodes still have sessions here.
-                                await stop.before_stop(0.0)
+                                with Containment(STOP_PART):
+                                    await stop.before_stop(0.0)
                                 await endpoint.until_without_calls()
                             nursery.cancel_scope.cancel(reason="the listener is done")
         finally:
