@@ -487,12 +487,13 @@ class Client:
         meta: Mapping[str, Any] | None = None,
         answers: Mapping[str, InputResponse] | None = None,
         state: str | None = None,
+        key: str | None = None,
     ) -> TaskHandle:
         """Calls a tool as a task and returns a handle of it at once: the tool goes on without its caller.
 
         MCP 2025-11-25, Tasks; SEP-2663. A tool or a server that has no tasks is waited for, and the handle has the
         result already. What a tool asks before its task begins is answered here. After a cancellation there may
-        still be a task, whose id is lost and which ends with its time.
+        still be a task, which ends with its time: started again with the same ``key``, it is found.
 
         Args:
             name: The tool.
@@ -504,9 +505,12 @@ class Client:
             meta: Further members of the request's ``_meta``.
             answers: The answers to an `InputRequired` that an earlier call raised, by its keys.
             state: The state of that `InputRequired`.
+            key: As in `call_tool`: the same key has the same task. The tool needs ``idempotent=`` at its server.
 
         Raises:
-            TypeError: ``arguments`` is not a mapping, or a value in it is not a JSON value.
+            TypeError: ``arguments`` is not a mapping, a value in it is not a JSON value, or ``key`` is no text.
+            KeyConflict: The key belongs to a call with other arguments.
+            OutcomeUnknown: The key belongs to a call of which nobody knows what came of it.
             LocalProtocolError: The server did not declare tools, or the client is not connected, or there is half of a
                 surrogate pair in a text; the message says where.
             RpcError: The server answered with an error.

@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from mcp_actors import Client, Server
-from mcp_actors.errors import ConnectionLost, OutcomeUnknown
+from mcp_actors.errors import ConnectionLost, KeyConflict, OutcomeUnknown
 from mcp_actors.extensions import IDEMPOTENCY, KEY
 from mcp_actors.testing import raw_server
 from mcp_transports.stdio import StdioClientTransport
@@ -27,11 +27,12 @@ DAY = timedelta(hours=24)
 class Bank:
     """A server that counts what it does; its function waits in the middle."""
 
-    def __init__(self, kept: timedelta | None = DAY) -> None:
+    def __init__(self, kept: timedelta | None = DAY, **options: Any) -> None:
         self.server = Server("bank")
         self.done: list[int] = []
         self.begun, self.gate = trio.Event(), trio.Event()
-        options: dict[str, Any] = {} if kept is None else {"idempotent": kept}
+        if kept is not None:
+            options["idempotent"] = kept
 
         @self.server.tool(**options)
         async def pay(cents: int) -> str:
@@ -103,6 +104,44 @@ async def test_a_call_with_a_key_survives_its_connection(scheme: str, era: str) 
     async with through_proxy(bank, scheme, era) as (client, proxy), trio.open_nursery() as nursery:
         nursery.start_soon(cut_and_finish, bank, proxy)
         assert await client.call_tool("pay", {"cents": 5}, key="a", returns=str) == "number 1"
+    assert (bank.done, proxy.cuts) == ([5], 1)
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("scheme", ["http", "ws"])
+async def test_a_task_with_a_key_is_started_once(scheme: str, era: str) -> None:
+    """Also where its start has lost its connection, so that nobody has its id."""
+    bank = Bank(task="optional")
+    async with through_proxy(bank, scheme, era) as (client, proxy):
+        first = await client.start_tool("pay", {"cents": 5}, key="a")
+        await bank.begun.wait()
+        await proxy.cut()
+        again = await client.start_tool("pay", {"cents": 5}, key="a")
+        with pytest.raises(KeyConflict):
+            await client.start_tool("pay", {"cents": 6}, key="a")
+        other = await client.start_tool("pay", {"cents": 7}, key="b")
+        bank.gate.set()
+        assert (await again.result()).text == (await first.result()).text
+        await other.result()
+    assert first.id == again.id != other.id
+    assert bank.done == [5, 7]
+
+
+async def test_a_task_that_loses_its_connection_while_it_is_started_has_one_start() -> None:
+    """The middleware holds the answer with the id, which is lost with its connection."""
+    bank = Bank(task="optional")
+
+    @bank.server.middleware
+    async def hold(ctx: Any, call_next: Any) -> Any:
+        answer = await call_next(ctx)
+        if ctx.method == "tools/call":
+            await bank.gate.wait()
+        return answer
+
+    async with through_proxy(bank, "ws", ERAS[1]) as (client, proxy), trio.open_nursery() as nursery:
+        nursery.start_soon(cut_and_finish, bank, proxy)
+        handle = await client.start_tool("pay", {"cents": 5}, key="a")
+        assert (await handle.result()).text == "number 1"
     assert (bank.done, proxy.cuts) == ([5], 1)
 
 
