@@ -1,9 +1,10 @@
 """The definitions of servers as a person has approved them, and what a client does about those that differ.
 
 A server may give a tool another description after a person has approved it, and that description is read by a model.
-A lock file keeps what was approved: of each server its instructions, and the definitions of its tools, prompts and
-resource templates, each with the SHA-256 of its JSON in one fixed form. Two definitions are the same if that form is
-the same: the order of keys does not count, everything else does.
+A lock file keeps what was approved: of each server its instructions, and the definitions of its tools, prompts,
+resource templates and skills, each with the SHA-256 of its JSON in one fixed form. Two definitions are the same if that
+form is the same: the order of keys does not count, everything else does. That of a skill has the SHA-256 of its files,
+which are compared with it when they are read.
 
 ============== =======================================================================================================
 a definition   what becomes of it
@@ -28,7 +29,8 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,13 +41,15 @@ from mcp_actors._client.connectivity import Connectivity, Negotiated
 from mcp_actors._client.options import ClientCall, SendNext
 from mcp_actors._client.pages import AllPages
 from mcp_actors._client.requests import Requests
+from mcp_actors._client.skills import read_skill, read_skill_page, written_skill
 from mcp_actors._eras.era import Era
 from mcp_actors._wire.codec import MAX_DEPTH
+from mcp_actors._wire.skill_format import SKILLS
 from mcp_actors._wire.yaml_text import is_within
 from mcp_actors.errors import ConfigurationError, DefinitionChanged
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.printable import printable, safe, safe_json
-from mcp_actors.types import Prompt, ResourceTemplate, Tool
+from mcp_actors.types import Prompt, ResourceTemplate, Skill, Tool
 
 __all__ = ["LOCKED_KINDS", "Drift", "LockFile", "LockGate", "ServerLock", "approved_now", "as_server_lock"]
 
@@ -87,6 +91,22 @@ class _Kind:
     of: type
     capability: str
 
+    def is_declared(self, negotiated: Negotiated) -> bool:
+        """Whether a server says that it has such a list."""
+        names = negotiated.declared | (negotiated.capabilities.extensions or {}).keys()
+        return self.capability in names
+
+    def read(self, item: Any, era: Era) -> Any:
+        """Returns an entry of JSON as an object; raises whatever the conversion raises."""
+        return read_skill(item) if self.of is Skill else era.structure(item, self.of)
+
+    async def page(self, requests: Requests, cursor: str | None) -> Any:
+        """Has the server list a page for the client itself; raises as `Requests.call` does."""
+        params = {} if cursor is None else {"cursor": cursor}
+        if self.of is Skill:
+            return read_skill_page(await requests.send(self.method, params, requests.options))
+        return await requests.list_again(self.method, params)
+
 
 KINDS: Mapping[str, _Kind] = {
     kind.name: kind
@@ -103,6 +123,7 @@ KINDS: Mapping[str, _Kind] = {
             ResourceTemplate,
             "resources",
         ),
+        _Kind("skills", "skill", "skills/list", None, "skills", "uri", Skill, SKILLS),
     )
 }
 LOCKED_KINDS = {kind.method: kind.name for kind in KINDS.values()}
@@ -118,9 +139,9 @@ class Drift:
     """One difference between what a server offers and what was approved of it."""
 
     kind: str
-    """``"tool"``, ``"prompt"``, ``"resource template"``, ``"instructions"`` or ``"server"``."""
+    """``"tool"``, ``"prompt"``, ``"resource template"``, ``"skill"``, ``"instructions"`` or ``"server"``."""
     name: str
-    """Its name, or the template; of instructions the name of the server."""
+    """Its name, the template, or the URI of a skill; of instructions the name of the server."""
     change: Literal["changed", "added", "missing"]
     """``"added"`` says that it was not approved, ``"missing"`` that it was, and is not offered any more."""
     diff: str = attrs.field(repr=False)
@@ -152,8 +173,8 @@ def fingerprint(definition: Any) -> str:
 
 
 def definition_of(entry: Any, era: Era) -> dict[str, Any]:
-    """Returns a tool, a prompt or a template as JSON, without what says nothing about it."""
-    found = dict(era.unstructure(entry))
+    """Returns a tool, a prompt, a template or a skill as JSON, without what says nothing about it."""
+    found = written_skill(entry) if isinstance(entry, Skill) else dict(era.unstructure(entry))
     found.pop(_LEFT_OUT, None)
     meta = found.get("_meta")
     if isinstance(meta, dict) and _LEFT_OUT_OF_META in meta:
@@ -203,7 +224,8 @@ class ServerLock:
     Args:
         server: The name that the server gave itself; an empty text if it gave none.
         instructions: Its instructions.
-        definitions: The definitions by ``"tools"``, ``"prompts"`` and ``"resourceTemplates"``, and by their names.
+        definitions: The definitions by ``"tools"``, ``"prompts"``, ``"resourceTemplates"`` and ``"skills"``, and by
+            their names, of skills by their URIs.
     """
 
     def __init__(
@@ -311,6 +333,20 @@ class ServerLock:
                 drifts.append(drift)
         self.log(drifts, server)
         return good, drifts
+
+    def require_skill(self, item: Any, era: Era, server: str) -> None:
+        """Compares the answer to ``skills/get``; what is no entry is left to whoever reads it.
+
+        Raises:
+            DefinitionChanged: It is another one than was approved, which is logged once, or was not approved.
+        """
+        try:
+            skill = read_skill(item)
+        except ValueError:
+            return
+        drifts = self.kept("skills", [skill], era, server)[1]
+        for drift in drifts:
+            raise DefinitionChanged(drift.kind, drift.name, drift.change, drift.diff)
 
     def shown_instructions(self, offered: str | None, server: str) -> str | None:
         """Returns the instructions of a server if they are as approved, and else ``None``, which is logged once."""
@@ -536,7 +572,11 @@ class LockGate:
             return self._raw_page(listed, page) if isinstance(page, dict) else self._page(listed, page)
         if used is not None and isinstance(name := call.params.get("name"), str):
             await self._require(used, name)
-        return await call_next()
+        result = await call_next()
+        if call.method == "skills/get":
+            negotiated = self._negotiated
+            self._lock.require_skill(result.get("skill"), negotiated.era, negotiated.info.name)
+        return result
 
     @property
     def shown_instructions(self) -> str | None:
@@ -565,7 +605,7 @@ class LockGate:
         good: list[Any] = []
         for item in items if isinstance(items, list) else ():
             try:
-                entry = era.structure(item, kind.of)
+                entry = kind.read(item, era)
             except Exception as error:  # the converter raises whatever the member's own conversion raised
                 log.debug("an entry cannot be compared with the lock", error=str(error))
                 continue
@@ -598,7 +638,7 @@ class LockGate:
         negotiated = self._negotiated
         drifts: list[Drift] = []
         names: set[str] = set()
-        if kind.capability in negotiated.declared:
+        if kind.is_declared(negotiated):
             # What changes while the list is read makes it stale at once.
             self._good_until[kind.name] = trio.current_time() + GOOD_FOR
             try:
@@ -627,7 +667,7 @@ async def approved_now(requests: Requests, negotiated: Negotiated) -> ServerLock
     definitions: dict[str, dict[str, Any]] = {}
     for kind in KINDS.values():
         found = definitions[kind.name] = {}
-        if kind.capability in negotiated.declared:
+        if kind.is_declared(negotiated):
             async for entry in _entries(requests, kind):
                 found[getattr(entry, kind.key)] = definition_of(entry, negotiated.era)
     return ServerLock(negotiated.info.name, negotiated.instructions, definitions)
@@ -636,7 +676,4 @@ async def approved_now(requests: Requests, negotiated: Negotiated) -> ServerLock
 def _entries(requests: Requests, kind: _Kind) -> AsyncIterator[Any]:
     """Has the server list one kind to the end, for the client itself."""
 
-    def list_page(cursor: str | None) -> Awaitable[Any]:
-        return requests.list_again(kind.method, {} if cursor is None else {"cursor": cursor})
-
-    return AllPages(list_page, lambda page: getattr(page, kind.attribute))
+    return AllPages(partial(kind.page, requests), lambda page: getattr(page, kind.attribute))

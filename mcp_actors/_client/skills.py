@@ -34,13 +34,13 @@ from mcp_actors.supervision.printable import printable
 from mcp_actors.types import ListResourcesResult, ReadResourceResult, Resource
 from mcp_actors.types.skills import Skill, SkillResource
 
-__all__ = ["ClientSkills", "read_skill", "written_skill"]
+__all__ = ["ClientSkills", "SkillPage", "read_skill", "read_skill_page", "written_skill"]
 
 # Characters of what a server sends that the log shows.
 _SHOWN = 200
 
 
-class _SkillPage(NamedTuple):
+class SkillPage(NamedTuple):
     """One page of entries."""
 
     skills: list[Skill]
@@ -134,27 +134,10 @@ class ClientSkills:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    async def _page(self, cursor: str | None) -> _SkillPage:
+    async def _page(self, cursor: str | None) -> SkillPage:
         self._declared()
         params = {} if cursor is None else {"cursor": cursor}
-        result = await self._requests.request("skills/list", params, self._requests.options)
-        entries, following = result.get("skills"), result.get("nextCursor")
-        if not isinstance(entries, list) or not isinstance(following, str | None):
-            raise RemoteProtocolError("the answer to skills/list has no array 'skills'")
-        found: list[Skill] = []
-        problems: list[str] = []
-        for entry in entries:
-            try:
-                found.append(read_skill(entry))
-            except ValueError as error:
-                problems.append(str(error))
-        if problems:
-            log.warning(
-                "skills of a server are left out: they must not be used",
-                number=len(problems),
-                first=printable(problems[0], _SHOWN),
-            )
-        return _SkillPage(found, following)
+        return read_skill_page(await self._requests.request("skills/list", params, self._requests.options))
 
     async def _directory_page(self, uri: str, cursor: str | None) -> ListResourcesResult:
         if self._declared().get("directoryRead") is not True:
@@ -229,6 +212,31 @@ class ClientSkills:
             self._size -= len(self._kept.pop(next(iter(self._kept))))
         self._kept[key] = content
         self._size += len(content)
+
+
+def read_skill_page(result: Mapping[str, Any]) -> SkillPage:
+    """Returns one page of entries; those that must not be used are left out, which is logged.
+
+    Raises:
+        RemoteProtocolError: It is no page.
+    """
+    entries, following = result.get("skills"), result.get("nextCursor")
+    if not isinstance(entries, list) or not isinstance(following, str | None):
+        raise RemoteProtocolError("the answer to skills/list has no array 'skills'")
+    found: list[Skill] = []
+    problems: list[str] = []
+    for entry in entries:
+        try:
+            found.append(read_skill(entry))
+        except ValueError as error:
+            problems.append(str(error))
+    if problems:
+        log.warning(
+            "skills of a server are left out: they must not be used",
+            number=len(problems),
+            first=printable(problems[0], _SHOWN),
+        )
+    return SkillPage(found, following)
 
 
 def read_skill(entry: Any) -> Skill:

@@ -169,10 +169,11 @@ class Client:
         apps: Whether it is declared that the program shows the pages of tools (SEP-1865), which `app` reads. Off by
             default.
         lock: What was approved of the server: the path of a file that ``mcp-actors lock`` has written, which has one
-            server, or a `ServerLock` of it. Tools, prompts, resource templates and instructions that are different now,
-            or were not approved, are left out of lists; calling such a tool raises `DefinitionChanged`, and the log has
-            the difference. The tools are listed before the first call, after every change that the server reports, and
-            after a minute. Resources are not compared, as they are data. By default everything is taken as it comes.
+            server, or a `ServerLock` of it. Tools, prompts, resource templates, skills and instructions that are
+            different now, or were not approved, are left out of lists; calling such a tool raises `DefinitionChanged`,
+            and the log has the difference. The tools are listed before the first call, after every change that the
+            server reports, and after a minute. Resources are not compared, as they are data. By default everything is
+            taken as it comes.
 
     Raises:
         TypeError: The target or an option is of another kind; the message says what to write.
@@ -662,6 +663,7 @@ class Client:
         Raises:
             LocalProtocolError: The server did not declare skills, or the client is not connected.
             RpcError: The server has no such skill (-32602), or answered with another error.
+            DefinitionChanged: With ``lock``: it is not what was approved.
             RemoteProtocolError: The answer is not the entry of that skill, or one that must not be used.
             McpError: What else `request` raises.
         """

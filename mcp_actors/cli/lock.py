@@ -45,7 +45,7 @@ _NAMELESS = "server"
 )
 @traceback_option
 def command(connection: ConnectionOptions, output: str, check: bool, show_traceback: bool) -> None:
-    """Write down what a server offers: instructions, tools, prompts and resource templates, each with its SHA-256.
+    """Write down what a server offers, tools, prompts, resource templates, skills and instructions, with its SHA-256.
 
     \b
     URL  a server, or a configuration of servers, as for mcp-actors gateway
@@ -94,7 +94,12 @@ def command(connection: ConnectionOptions, output: str, check: bool, show_traceb
 
 
 def _counted(lock: ServerLock) -> str:
-    words = {"tools": "tool", "prompts": "prompt", "resourceTemplates": "resource template"}
+    words = {
+        "tools": "tool",
+        "prompts": "prompt",
+        "resourceTemplates": "resource template",
+        "skills": "skill",
+    }
     counts = [(len(found), words[name]) for name, found in lock.definitions.items()]
     parts = [f"{number} {word}{'' if number == 1 else 's'}" for number, word in counts if number]
     return ", ".join([*parts, *(["instructions"] if lock.instructions else [])]) or "nothing"

@@ -611,14 +611,14 @@ class NotAllowed(RpcError):
 
 
 class DefinitionChanged(RpcError):
-    """A tool or prompt is not what was approved of it, as a lock file has it; nothing was sent to its server.
+    """A tool, prompt or skill is not what was approved of it, as a lock file has it; a call was not sent to its server.
 
     A client with ``Client(lock=)`` raises it, and a gateway answers with it. The code is that of `InsufficientScope`,
     from which ``data["reason"]`` tells it apart.
 
     Args:
-        kind: ``"tool"`` or ``"prompt"``.
-        name: Its name.
+        kind: ``"tool"``, ``"prompt"`` or ``"skill"``.
+        name: Its name, of a skill its URI.
         change: ``"changed"``, ``"added"`` if it was not approved, or ``"missing"`` if it is not listed any more.
         diff: What is different, for a person; it is not sent to anybody.
     """

@@ -73,6 +73,7 @@ async def forward_about_skill(ctx: Context[Any], routes: UpstreamRoutes, uri: st
 
     Raises:
         RpcError: No upstream has it (-32602), or the one that may have it cannot be asked.
+        DefinitionChanged: It is a skill that the lock of its upstream does not have like that.
     """
     refusal: RpcError | None = None
     for route in await routes.of_uri(ctx, uri):
@@ -85,6 +86,8 @@ async def forward_about_skill(ctx: Context[Any], routes: UpstreamRoutes, uri: st
         except RpcError as error:
             refusal = refusal or error
             continue
+        if ctx.method == GET_SKILL:
+            _require_approved(route.upstream, result)
         if route.target == uri:
             return result
         table = routes.table_of(route)
@@ -110,6 +113,15 @@ async def _may_ask(ctx: Context[Any], route: Route) -> bool:
             )
     settings = None if actor.met is None else _settings(actor)
     return settings is not None and (ctx.method == GET_SKILL or settings.get("directoryRead") is True)
+
+
+def _require_approved(actor: UpstreamActor, result: dict[str, Any]) -> None:
+    """Raises `DefinitionChanged` for a skill that is not what was approved of its upstream, where there is a lock."""
+    lock = actor.settings.lock
+    if lock is not None:
+        assert actor.met is not None
+        negotiated = actor.met.server.negotiated
+        lock.require_skill(result.get("skill"), negotiated.era, negotiated.info.name)
 
 
 def _skill_in_gateway(route: Route, table: NameTable, result: dict[str, Any]) -> dict[str, Any]:

@@ -85,9 +85,10 @@ class Upstream:
     """Whether the client asks its person, or a page of the gateway does: `mcp_actors.extensions.ApprovalPages`."""
 
     lock: ServerLock | None = None
-    """What was approved of it: ``LockFile.read("mcp.lock").of(name)``. Tools, prompts, templates and instructions that
-    are different now, or were not approved, are not offered, calls of them are refused with `DefinitionChanged`, and
-    the log has the difference. The list is compared before each call, and read again when it may be another one."""
+    """What was approved of it: ``LockFile.read("mcp.lock").of(name)``. Tools, prompts, templates, skills and
+    instructions that are different now, or were not approved, are not offered, calls of them are refused with
+    `DefinitionChanged`, and the log has the difference. The list is compared before each call, and read again when it
+    may be another one."""
     auth: Access | None = attrs.field(default=None, repr=False)
     """Access to it, as in `Client`. It is the gateway's own: what a caller presents is never passed on."""
     max_in_flight: int = attrs.field(default=256, validator=_at_least(1))
