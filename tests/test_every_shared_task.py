@@ -142,7 +142,7 @@ async def test_what_serves_a_file_costs_no_task(row: TaskKind, crash: str, tmp_p
 
 @EACH_CRASH
 async def test_shared_state_that_has_ended_costs_what_needs_it(crash: str, tmp_path: Path) -> None:
-    server, _ = with_tools(Server("s", shared=SqliteShared(tmp_path / "state.db", timeout=0.5)))
+    server, _ = with_tools(Server("s", shared=SqliteShared(tmp_path / "state.db", timeout=2)))
 
     @server.tool
     def plain() -> str:

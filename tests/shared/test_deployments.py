@@ -64,7 +64,7 @@ class Load:
                 bases.append(base)
             shared = RedisShared(self._url, lease=LEASE, timeout=TIMEOUT)
             states = [await stack.enter_async_context(shared.open(NAME)) for _ in range(2)]
-            http = await stack.enter_async_context(httpx2.AsyncClient(timeout=20))
+            http = await stack.enter_async_context(httpx2.AsyncClient(timeout=60))
             async with trio.open_nursery() as workers:
                 for worker in range(WORKERS):
                     workers.start_soon(

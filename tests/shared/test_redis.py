@@ -101,7 +101,7 @@ async def test_valkey_keeps_the_contracts() -> None:
 
 # -- Redis is away, full, a replica, or cuts connections: the errors, and what goes on -------------------
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 T = TypeVar("T")
 
 

@@ -75,7 +75,7 @@ class Reader:
         self._called = trio.Event()
 
     async def called(self) -> None:
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             await self._called.wait()
 
 
@@ -143,7 +143,7 @@ async def test_what_a_reader_raises_that_has_removed_itself_is_told_whole(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_it_closes_its_own_descriptor(way: type[Poller]) -> None:
+def test_it_closes_its_own_descriptor(way: type[Poller], collector_rests: None) -> None:
     before = len(os.listdir("/proc/self/fd"))
     way().close()
     assert len(os.listdir("/proc/self/fd")) == before
@@ -176,7 +176,7 @@ class Reading:
             await trio.lowlevel.checkpoint()
 
     async def has_read(self) -> None:
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             await self._read.wait()
 
 
@@ -335,7 +335,7 @@ async def test_writing_goes_on_while_reading_is_paused(
     await reader.called()
     assert reader.data == [b"a"]
     assert not written.is_set()
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         while not written.is_set():
             here.recv(1 << 20)
             await trio.testing.wait_all_tasks_blocked()

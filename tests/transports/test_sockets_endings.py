@@ -163,7 +163,9 @@ async def test_a_peer_that_vanishes_takes_its_calls_with_it(kind: str, tmp_path:
 
 
 @pytest.mark.slow
-async def test_five_hundred_connections_leave_nothing_behind(kind: str, tmp_path: Path) -> None:
+async def test_five_hundred_connections_leave_nothing_behind(
+    kind: str, tmp_path: Path, collector_rests: None
+) -> None:
     # Who closes with a call in flight may only have said all: its call goes on for the length of the grace.
     served = Served(drain_grace=0.1)
     transport = transport_of(kind, tmp_path, max_message_bytes=5000)

@@ -172,7 +172,9 @@ async def test_large_messages_pass_both_ways_at_once() -> None:
         (["a\0b"], "null byte"),
     ],
 )
-async def test_what_cannot_be_started_is_said_in_one_line(command: list[str], reason: str) -> None:
+async def test_what_cannot_be_started_is_said_in_one_line(
+    command: list[str], reason: str, collector_rests: None
+) -> None:
     before = open_descriptors()
     with pytest.raises(ConnectFailed) as caught:
         async with StdioClientTransport(command).connect():
@@ -405,7 +407,7 @@ async def test_a_message_over_the_limit_breaks_the_connection() -> None:
     assert isinstance(ending.__cause__, RemoteProtocolError)
 
 
-async def test_fifty_connections_leave_no_descriptor_and_no_task() -> None:
+async def test_fifty_connections_leave_no_descriptor_and_no_task(collector_rests: None) -> None:
     async def one() -> None:
         async with python("import os; os.write(1, b'hi\\n'); os.read(0, 1)").connect() as channel:
             await channel.receive()

@@ -329,7 +329,7 @@ async def test_two_stores_of_one_file_refresh_once(tmp_path: Path, issuer: Issue
 
 # -- Who needs access is cancelled, at any step of a whole login with a port, a file and requests --------
 
-PATIENCE = 30
+PATIENCE = 90
 REFUSED = Answered(401, ["Bearer"])
 
 

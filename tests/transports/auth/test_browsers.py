@@ -28,7 +28,7 @@ from mcp_transports.auth import LoopbackBrowser, NoBrowser, PastedAnswer, Progra
 from mcp_transports.auth.login import answer_of, open_system_browser
 
 URL = "https://as.example/authorize?state=right"
-PATIENCE = 30
+PATIENCE = 90
 
 
 def accepts(answer: RedirectAnswer) -> bool:
@@ -350,7 +350,7 @@ OTHERS = (
     "",
 )
 GOOD = "/callback?code=c%2Bd&state=right&iss=https%3A%2F%2Fas.example"
-PATIENCE_LOOPBACK = 20
+PATIENCE_LOOPBACK = 90
 
 
 async def ask(

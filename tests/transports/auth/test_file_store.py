@@ -25,7 +25,7 @@ from mcp_transports.auth.file_store import FileLock
 
 SECRET = "s3cret-value"
 TOKEN = {"token": SECRET, "expires": 1.5, "scopes": ["a", "b"], "known": None}
-PATIENCE = 30
+PATIENCE = 90
 of_posix = pytest.mark.skipif(
     sys.platform == "win32", reason="access lists say there who may use a file, not its mode and owner"
 )

@@ -258,7 +258,7 @@ async def test_each_sending_has_a_new_proof_and_a_nonce_costs_no_login(
 # What is left when one ends anywhere.
 
 URL_LOGIN_PERFORMED = "https://as.example/authorize"
-PATIENCE = 20
+PATIENCE = 60
 
 
 def machine(uris: list[str], *, locks: bool = False) -> Steps[RedirectAnswer]:

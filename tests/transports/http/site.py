@@ -36,7 +36,7 @@ class Site:
         self.go = trio.Event()
         self.called = trio.Event()
         self.ends: list[str] = []
-        self.http = httpx2.AsyncClient(timeout=10)
+        self.http = httpx2.AsyncClient(timeout=60)
 
         @server.tool
         async def add(a: int, b: int) -> int:

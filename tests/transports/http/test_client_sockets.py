@@ -23,7 +23,7 @@ from mcp_transports.http.client import HttpChannel, HttpClientTransport, from_ur
 from .scripted import request
 
 SSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-PATIENCE = 20
+PATIENCE = 60
 
 
 class RawServer:

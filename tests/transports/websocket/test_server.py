@@ -177,7 +177,7 @@ async def test_more_connections_than_allowed_are_turned_away() -> None:
         assert await first.frame() == (TEXT, b"{}")
 
 
-async def test_a_cancelled_server_sends_close_frames_and_leaves_nothing() -> None:
+async def test_a_cancelled_server_sends_close_frames_and_leaves_nothing(collector_rests: None) -> None:
     transport = WebSocketServerTransport("ws://127.0.0.1:0/")
     before = len(os.listdir("/proc/self/fd"))
     async with trio.open_nursery() as clients:

@@ -39,7 +39,7 @@ class Peer:
         await self._send.send(message)
 
     async def next(self) -> Any:
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             return await self.from_app.receive()
 
     def say(self, message: Any) -> None:
