@@ -426,7 +426,7 @@ async def test_the_end_of_a_process_costs_its_call_alone(
 @pytest.mark.parametrize("how", ["sleep", pytest.param("lock", marks=POSIX)])
 async def test_the_timeout_of_a_tool_ends_its_process(how: str, tmp_path: Path, hasty: MockClock) -> None:
     server, results = make_server(functions.end, timeout=30), list[Any]()
-    async with called(server) as client:
+    async with called(server, timeout=10 * PATIENCE) as client:
 
         async def call() -> None:
             results.append(await client.call_tool("end", {"how": how, "mark": str(tmp_path / "pid")}))

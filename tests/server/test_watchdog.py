@@ -280,7 +280,8 @@ async def run_out_of_time(**options: Any) -> tuple[str, str]:
     """Returns what a call is told whose time is over while another call blocks the loop, and what the log says."""
     said: list[str] = []
     with capture_logs() as logs:
-        async with Client(server_that_blocks(**options)) as client, trio.open_nursery() as nursery:
+        server = server_that_blocks(**options)
+        async with Client(server, timeout=10 * LATE) as client, trio.open_nursery() as nursery:
 
             async def wait() -> None:
                 said.append((await client.call_tool("limited")).text)
@@ -315,7 +316,7 @@ async def test_a_client_that_may_not_know_the_reasons_learns_only_for_how_long(h
 
 async def test_a_client_in_the_same_loop_says_what_kept_it_from_its_answer(hasty: MockClock) -> None:
     caught: list[CallTimeout] = []
-    async with Client(server_that_blocks()) as client, trio.open_nursery() as nursery:
+    async with Client(server_that_blocks(), timeout=10 * LATE) as client, trio.open_nursery() as nursery:
 
         async def wait() -> None:
             with pytest.raises(CallTimeout) as error:
