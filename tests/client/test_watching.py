@@ -111,7 +111,11 @@ async def test_resources_and_prompts_are_watched_as_well(era: str, autojump_cloc
 @ERAS
 async def test_a_resource_has_its_newest_contents(era: str, autojump_clock: MockClock) -> None:
     server, text = Server("s"), ["one"]
-    server.add_resource("x://a", lambda: text[0], name="a")
+
+    @server.resource("x://a", name="a")
+    async def read() -> str:
+        return text[0]
+
     async with Client(server, era=era) as client, client.watch_resource("x://a") as contents:
         assert (await anext(contents)).text == "one"
         text[0] = "two"
@@ -127,8 +131,11 @@ async def test_a_resource_has_its_newest_contents(era: str, autojump_clock: Mock
 async def test_a_resource_that_is_gone_is_looked_for_again_when_something_is_heard_of_it(
     era: str, autojump_clock: MockClock
 ) -> None:
+    async def read() -> str:
+        return "a"
+
     server = Server("s")
-    server.add_resource("x://a", lambda: "a", name="a")
+    server.add_resource("x://a", read, name="a")
     async with Client(server, era=era) as client, client.watch_resource("x://a") as contents:
         assert (await anext(contents)).text == "a"
         server.remove_resource("x://a")
@@ -136,7 +143,7 @@ async def test_a_resource_that_is_gone_is_looked_for_again_when_something_is_hea
         with pytest.raises(ResourceNotFound):
             await anext(contents)
         await nothing_follows(contents)
-        server.add_resource("x://a", lambda: "a", name="a")
+        server.add_resource("x://a", read, name="a")
         server.resource_updated("x://a")
         assert (await anext(contents)).text == "a"
 
@@ -424,7 +431,7 @@ async def test_what_the_server_says_is_raised_and_the_watch_goes_on(autojump_clo
     server, works = Server("s"), [False]
 
     @server.resource("x://a", name="a")
-    def read() -> str:
+    async def read() -> str:
         if not works[0]:
             raise RpcError(-32000, "not today")
         return "a"

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.slow
 
 HERE = Path(__file__).parent
 META = "io.modelcontextprotocol/"
-LIMIT = 40.0  # seconds; the client itself gives up earlier
+LIMIT = 120.0  # seconds; the client itself gives up 25 s after its start
 
 Message = dict[str, Any]
 
@@ -509,11 +509,18 @@ async def test_changes_are_heard(era: str) -> None:
 
 async def test_a_sleep_that_was_cancelled_or_has_ended_does_not_count_as_running() -> None:
     async with connected_pair(packaged) as client:
+
+        async def until(what: str) -> dict[str, int]:
+            while True:
+                counted: dict[str, int] = (await client.call_tool("activity")).data
+                if counted[what]:
+                    return counted
+
         await client.call_tool("sleep", {"seconds": 0.01, "steps": 1})
-        with trio.move_on_after(0.05):
-            await client.call_tool("sleep", {"seconds": 60, "steps": 1})
-        with trio.fail_after(10):
-            counted = (await client.call_tool("activity")).data
-            while not counted["cancelled"]:
-                counted = (await client.call_tool("activity")).data
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(client.call_tool, "sleep", {"seconds": 600, "steps": 1})
+                assert await until("sleeping") == {"sleeping": 1, "slept": 1, "cancelled": 0}
+                nursery.cancel_scope.cancel()
+            counted = await until("cancelled")
     assert counted == {"sleeping": 0, "slept": 1, "cancelled": 1}

@@ -432,7 +432,7 @@ async def test_a_program_hears_that_the_person_is_done_at_a_url(url: str | None)
             target, era="2025-11-25", elicitation=accept, on_notification=on_notification
         ) as client:
             assert (await client.call_tool("sign_in")).text == "accept"
-            with trio.fail_after(10):
+            with trio.fail_after(60):
                 # Over HTTP the stream on which it comes is opened beside the first call.
                 while not (told.is_set() or server.elicitation_complete(asked[0])):
                     assert (await client.call_tool("sign_in")).text == "accept"

@@ -242,5 +242,5 @@ async def test_a_modern_request_may_travel_in_the_batch_of_a_session() -> None:
 async def test_a_client_answers_a_batch_whose_other_entry_is_broken() -> None:
     async with scripted("2025-03-26") as (_, peer):
         await peer.send([ping(1), {"jsonrpc": "2.0", "id": 2, "method": 5}])
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             assert await peer.receive() == [{"jsonrpc": "2.0", "id": 1, "result": {}}]

@@ -161,6 +161,7 @@ async def test_a_mounted_server_has_its_own() -> None:
 
 async def test_a_value_ends_with_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     begin = time.time()
+    monkeypatch.setattr(time, "time", lambda: begin)
     async with client_of(make_server(), ANN, ERAS[1]) as client:
         await client.call_tool("put", {"key": "short", "value": 1, "ttl": 60})
         await client.call_tool("put", {"key": "long", "value": 2})

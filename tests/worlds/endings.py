@@ -18,7 +18,7 @@ import trio
 from mcp_actors import Client, McpError
 from mcp_actors.types import ElicitResult
 
-PATIENCE = 30  # seconds; nothing here takes a tenth of it on a machine that is not busy
+PATIENCE = 120  # seconds; nothing here takes a fortieth of it on a machine that is not busy
 
 
 class Prepared:
@@ -103,7 +103,7 @@ class Program:
         if hangs:
             os.kill(self.pid, signal.SIGKILL)
         self.code = self.prepared.ask([self.pid])
-        limit = time.monotonic() + 5
+        limit = time.monotonic() + PATIENCE
         while (left := session(self.pid)) and time.monotonic() < limit:
             time.sleep(0.01)
         self.left = [f"the program itself: {self.output}"] * hangs + list(left.values())

@@ -24,7 +24,7 @@ from mcp_actors import Client, McpError, Progress
 from .conftest import PROGRAMS, Started
 from .endings import answer, lost_call, until_state, value
 
-PATIENCE = 20  # seconds; nothing here takes a tenth of it
+PATIENCE = 120  # seconds; nothing here takes a fortieth of it on a machine that is not busy
 ASGI_SERVERS = ["uvicorn", "hypercorn", "hypercorn-trio", "granian"]
 
 

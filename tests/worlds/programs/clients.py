@@ -84,7 +84,7 @@ def close_the_loop() -> None:
     task = loop.create_task(main())
     loop.run_forever()
     loop.close()
-    limit = time.monotonic() + 10
+    limit = time.monotonic() + 60
     while '"end"' not in Path(RECORD).read_text() and time.monotonic() < limit:
         time.sleep(0.02)
     say(ended='"end"' in Path(RECORD).read_text(), threads=threads_left())

@@ -36,7 +36,7 @@ CELLS = {
     "calls": "print((await client.call_tool('add', {'a': 1, 'b': 2})).content[0].text)",
     "progress": "await client.call_tool('steps', on_progress=lambda report: print(int(report.progress)));",
     "elicitation": "print((await client.call_tool('ask')).content[0].text)",
-    "interrupted": "print('begins')\nawait client.call_tool('slow')",
+    "interrupted": "await client.call_tool('slow', on_progress=lambda report: print('begins'))",
     "state": STATE,
     "sys.exit": "import asyncio, sys\nbegan = asyncio.Event()\n"
     "call = asyncio.create_task(client.call_tool('slow', on_progress=lambda report: began.set()))\n"
@@ -45,8 +45,8 @@ CELLS = {
     "state after that": STATE,
     "without await": f"from mcp_actors import sync\nwith sync.Client({TOOLS!r}) as other:\n"
     "    print(other.call_tool('add', {'a': 3, 'b': 4}).content[0].text)",
-    "interrupted without await": f"with sync.Client({TOOLS!r}) as other:\n    print('begins')\n"
-    "    other.call_tool('slow')",
+    "interrupted without await": f"with sync.Client({TOOLS!r}) as other:\n"
+    "    other.call_tool('slow', on_progress=lambda report: print('begins'))",
     "left in flight": "import asyncio, os\nlost = asyncio.create_task(client.call_tool('slow'))\n"
     "await asyncio.sleep(0)\nprint(os.getpid())",
 }
@@ -90,9 +90,9 @@ async def main() -> None:
         for number, (name, cell) in enumerate(zip(CELLS, notebook.cells, strict=True)):
             execution = asyncio.ensure_future(runs.async_execute_cell(cell, number))
             if name.startswith("interrupted"):
+                # Its call runs at the server, and it waits for the answer.
                 while not cell.outputs:  # noqa: ASYNC110 - in another process
                     await asyncio.sleep(0.02)
-                await asyncio.sleep(0.2)  # so that it waits for its answer
                 await runs.km.interrupt_kernel()
                 # A signal does not wake the loop of a kernel, only what comes from a frontend does.
                 runs.kc.kernel_info()
