@@ -101,7 +101,9 @@ async def test_prometheus_scrapes_the_page(tmp_path: Path) -> None:
             with trio.move_on_after(PATIENCE):
                 # One scrape may take longer than it may on a busy machine, and another one comes.
                 while target["health"] != "up":
-                    (target,) = (await trio.to_thread.run_sync(asked, base, "/api/v1/targets"))["activeTargets"]
+                    (target,) = (await trio.to_thread.run_sync(asked, base, "/api/v1/targets"))[
+                        "activeTargets"
+                    ]
             assert (target["health"], target["lastError"]) == ("up", "")
             described = await trio.to_thread.run_sync(
                 asked, base, "/api/v1/metadata?metric=mcp_actors_sessions"
