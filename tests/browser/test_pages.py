@@ -126,7 +126,8 @@ HOSTILE = '<img src=x onerror="window.owned=1"><script>window.owned=1</script>'
 
 async def called(client: Client, tool: str, caught: list[RpcError]) -> None:
     try:
-        await client.call_tool(tool, {"name": "x"})
+        # It is in flight for as long as the page is looked at.
+        await client.call_tool(tool, {"name": "x"}, timeout=LIMIT)
     except RpcError as error:
         caught.append(error)
 
