@@ -75,7 +75,7 @@ def test_a_fastmcp_server(peers: Peers, tmp_path: Path) -> None:
 # - Servers that run on loopback answer pages of any origin, unless their author adds a check.
 
 BOTH, LEGACY = ["modern", "legacy"], ["legacy"]
-SECONDS = 120
+SECONDS = 170
 # What these servers say nothing to, they say nothing to in a second either.
 BOUNDS = Bounds(raw_time=1.0)
 # Of each server its eras, and the rules that it violates (MUST, and those that are notes) with the era.
