@@ -10,7 +10,7 @@ import { text } from 'node:stream/consumers';
 import { connectionOf } from './typescript_connection.mjs';
 
 const load = createRequire(join(process.argv[2], 'package.json'));
-const LIMIT = 180_000; // milliseconds for everything
+const LIMIT = 280_000; // milliseconds for everything
 const PATIENCE = 40_000; // milliseconds until something that was promised must have happened
 const KEY = 'mcp-actors/key';
 const LOG_LEVEL = 'io.modelcontextprotocol/logLevel';

@@ -26,7 +26,7 @@ from mcp.types import (
     TextContent,
 )
 
-LIMIT = 180.0  # seconds for everything
+LIMIT = 280.0  # seconds for everything
 PATIENCE = 40.0  # seconds until something that was promised must have happened
 ROOT = "file:///home/peer"
 KEY = "mcp-actors/key"
