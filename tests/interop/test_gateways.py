@@ -156,9 +156,8 @@ def plan_of(servers: list[str], *, is_modern: bool) -> list[list[Any]]:
 # One gateway speaks the stateless revision with all of its servers, another one has sessions with them, and each client
 # is connected to both: so each sees every server in its own era and in the other one. They all talk at once.
 
-TALK_LIMIT = (
-    200.0  # seconds for all conversations of one program; they take about three, and fifty on a full machine
-)
+# Seconds for all conversations of one program: they take about three, and two hundred on a full machine.
+TALK_LIMIT = 300.0
 CLIENTS = {
     # The program, the client in it, its mode, and the revision that it then speaks.
     "python-legacy": ("python", "python", "legacy", LEGACY),
