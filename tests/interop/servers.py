@@ -28,7 +28,7 @@ PATHS = {"http": "/mcp", "sse": "/sse", "ws": "/ws"}
 
 # Seconds until a server says where it is: it takes about one, and a minute with workers where ten start at a time.
 START_LIMIT = 90.0
-STOP_LIMIT = 10.0  # seconds between SIGTERM and SIGKILL
+STOP_LIMIT = 40.0  # seconds between SIGTERM and SIGKILL
 
 
 @dataclass(frozen=True)
