@@ -30,7 +30,7 @@ from .servers import DRIVERS, Launch, Served, free_port
 
 # -- Prometheus itself scrapes the page of metrics -------------------------------------------------------
 
-PATIENCE = 60.0
+PATIENCE = 150.0
 CONFIGURATION = """
 global: {{scrape_interval: 1s, scrape_timeout: 1s}}
 scrape_configs:
@@ -114,7 +114,7 @@ async def test_prometheus_scrapes_the_page(tmp_path: Path) -> None:
 
 # -- A trace from an official client over a hop to a server is one tree ----------------------------------
 
-LIMIT = 60.0
+LIMIT = 150.0
 LEAF = """
 from mcp_actors import Server
 server = Server("leaf-server")
