@@ -6,7 +6,9 @@ import os
 
 from mcp_actors import Server
 
-__all__ = ["server"]
+__all__ = ["DIES_AT", "server"]
+
+DIES_AT = 3
 
 server = Server("crashing")
 count = 0
@@ -17,7 +19,7 @@ async def next_number() -> int:
     """Counts the calls of this process, which ends in the middle of every third."""
     global count
     count += 1
-    if count == 3:
+    if count == DIES_AT:
         os._exit(9)
     return count
 

@@ -23,6 +23,10 @@ __all__ = ["Tab"]
 ANNOUNCED = re.compile(rb"DevTools listening on (ws://\S+)")
 
 
+class Refused(AssertionError):
+    """What the browser did not do, such as to look into a frame that has become another one meanwhile."""
+
+
 class Tab:
     """A tab, over the browser's own protocol for developers (Chrome DevTools Protocol)."""
 
@@ -58,9 +62,13 @@ class Tab:
                     await process.wait()
 
     async def visit(self, url: str) -> None:
-        """Opens a page, and waits until it is loaded, wherever it redirected to."""
+        """Opens a page, and waits until it is loaded, wherever it redirected to.
+
+        The event that tells it may also be about the empty page, which a busy machine loads late.
+        """
         await self._call("Page.navigate", url=url)
-        await self.loaded()
+        await self.until("document.readyState === 'complete'")
+        self._events.clear()
 
     async def show_as(self, *, width: int, colours: str) -> None:
         """Lays pages out as in a window of ``width`` pixels, for a person who prefers ``light`` or ``dark``."""
@@ -99,8 +107,11 @@ class Tab:
         return answer["result"].get("value")
 
     async def until(self, condition: str, *, depth: int = 0) -> None:
-        """Waits until a condition holds in the page, or in a frame of it."""
-        while not await self.evaluate(condition, depth=depth):
+        """Waits until a condition holds in the page, or in a frame of it, which may load another page meanwhile."""
+        while True:
+            with suppress(Refused):
+                if await self.evaluate(condition, depth=depth):
+                    return
             await trio.lowlevel.checkpoint()
 
     async def picture(self) -> bytes:
@@ -122,7 +133,8 @@ class Tab:
         while True:
             received = json.loads(await self._connection.get_message())
             if received.get("id") == self._sent:
-                assert "error" not in received, received["error"]
+                if "error" in received:
+                    raise Refused(received["error"])
                 return dict(received["result"])
             self._events.append(received["method"])
 

@@ -126,7 +126,8 @@ HOSTILE = '<img src=x onerror="window.owned=1"><script>window.owned=1</script>'
 
 async def called(client: Client, tool: str, caught: list[RpcError]) -> None:
     try:
-        await client.call_tool(tool, {"name": "x"})
+        # It is in flight for as long as the page is looked at.
+        await client.call_tool(tool, {"name": "x"}, timeout=LIMIT)
     except RpcError as error:
         caught.append(error)
 
@@ -193,9 +194,10 @@ async def test_it_says_first_whether_the_server_is_healthy(browser: str) -> None
         await tab.until("document.querySelector('#verdict').textContent === 'healthy'")
         for _ in range(6):
             await client.call_tool("fail", {"name": "x"})
-        await tab.until("document.querySelector('#verdict').textContent === '1 trouble'")
-        told = await tab.evaluate("document.querySelector('#troubles').textContent")
-        assert told == "fail: 6 of 6 calls failed in the last minute"
+        # Before the last call has failed, fewer may have been enough.
+        told = "fail: 6 of 6 calls failed in the last minute"
+        await tab.until(f"document.querySelector('#troubles').textContent === {json.dumps(told)}")
+        assert await tab.evaluate("document.querySelector('#verdict').textContent") == "1 trouble"
         (row,) = await rows_of(tab, "tools and other requests", "fail")
         assert row[2:4] == ["6", "6"]
         assert row[4].endswith("ms")
@@ -215,7 +217,8 @@ async def rows_of(tab: Tab, title: str, name: str) -> list[list[str]]:
 async def test_numbers_of_a_server_that_is_gone_are_not_shown_as_new_ones(browser: str) -> None:
     async with watched(browser, holding()) as (tab, _, serving):
         await tab.until("document.querySelector('#verdict').textContent === 'healthy'")
-        assert await tab.evaluate("document.querySelector('#gone').hidden")
+        # A machine that stands still for seconds is taken for a server that says nothing.
+        await tab.until("document.querySelector('#gone').hidden")
         serving.cancel()
         await tab.until("!document.querySelector('#gone').hidden")
         banner = await tab.evaluate("document.querySelector('#gone').textContent")

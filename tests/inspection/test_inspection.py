@@ -472,7 +472,7 @@ def results(report: ServerReport) -> dict[str, set[str]]:
 
 async def test_streamable_http() -> None:
     async with served("http://127.0.0.1:0/mcp") as url:
-        with trio.fail_after(30):
+        with trio.fail_after(120):
             report = await inspect_server(url, call=True, in_flight=4)
     assert report.findings == ()
     assert [each.era for each in report.eras] == ["modern", "legacy"]
@@ -485,7 +485,7 @@ async def test_streamable_http() -> None:
 @pytest.mark.parametrize("url", ["ws://127.0.0.1:0/ws", "tcp://127.0.0.1:0", "memory:inspected"])
 async def test_channels(url: str) -> None:
     async with served(url) as where:
-        with trio.fail_after(30):
+        with trio.fail_after(120):
             report = await inspect_server(where, call=True, in_flight=4)
     assert report.findings == ()
     assert [each.era for each in report.eras] == ["modern", "legacy"]

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,7 +28,7 @@ PATHS = {"http": "/mcp", "sse": "/sse", "ws": "/ws"}
 
 # Seconds until a server says where it is: it takes about one, and a minute with workers where ten start at a time.
 START_LIMIT = 90.0
-STOP_LIMIT = 10.0  # seconds between SIGTERM and SIGKILL
+STOP_LIMIT = 40.0  # seconds between SIGTERM and SIGKILL
 
 
 @dataclass(frozen=True)
@@ -174,9 +175,24 @@ SERVERS: dict[str, Callable[[Peers, str], Launch]] = {
 }
 
 
+# Ports that were given away last: far more than one test has servers.
+KEPT_PORTS = 100
+_kept: deque[socket.socket] = deque()
+
+
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port: int = taken.getsockname()[1]
+    """A port for a program that is told one. Nobody else gets it before that program has come to listen there.
+
+    It stays bound here, and nobody listens: the system then gives it to no other socket by itself, and a server that
+    names it gets it, as servers do that may be started again at once (``SO_REUSEADDR``).
+    """
+    kept = socket.socket()
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    kept.bind(("127.0.0.1", 0))
+    _kept.append(kept)
+    if len(_kept) > KEPT_PORTS:
+        _kept.popleft().close()
+    port: int = kept.getsockname()[1]
     return port
 
 

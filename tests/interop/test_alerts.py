@@ -212,6 +212,12 @@ async def fetched(ask: Callable[[str], Any], path: str) -> Any:
                 await trio.sleep(0.5)
 
 
+async def failed_scrapes(ask: Callable[[str], Any]) -> list[str]:
+    """What went wrong with the last scrape of each server, where something did."""
+    targets = (await fetched(ask, "/api/v1/targets"))["activeTargets"]
+    return [each["lastError"] for each in targets if each["lastError"]]
+
+
 async def firing(ask: Callable[[str], Any]) -> set[tuple[str, str]]:
     """The alerts that fire, each with the name of its server, and with the upstream where it has one."""
     alerts = (await fetched(ask, "/api/v1/alerts"))["alerts"]
@@ -349,8 +355,10 @@ async def test_each_alert_fires_under_its_fault_and_none_without(tmp_path: Path)
                     seen |= await firing(ask)
                     await trio.sleep(INTERVAL)
             assert seen == set()
-            targets = (await fetched(ask, "/api/v1/targets"))["activeTargets"]
-            assert {each["lastError"] for each in targets} == {""}
+            with trio.fail_after(PATIENCE):
+                # One scrape of a busy machine may take too long.
+                while await failed_scrapes(ask):  # noqa: ASYNC110 - another process: only asking can tell
+                    await trio.sleep(INTERVAL)
             plant(site, redis, nursery)
             # A call is slow from 30 s on.
             expected = EXPECTED if IS_WHOLE else EXPECTED - {("McpSlow", "errors")}
@@ -418,7 +426,7 @@ async def test_each_panel_of_the_dashboard_has_data(tmp_path: Path) -> None:
                 if "loop_blocked" not in target["expr"]
             }
             empty = dict(queries)
-            with trio.move_on_after(PATIENCE / 5):
+            with trio.move_on_after(PATIENCE):
                 while empty:
                     for panel, query in list(empty.items()):
                         if found := await values_of(ask, filled_in(query, ON_DASHBOARD)):
@@ -430,7 +438,9 @@ async def test_each_panel_of_the_dashboard_has_data(tmp_path: Path) -> None:
             for panel in DASHBOARD["panels"]:
                 if panel["type"] == "stat":
                     query = filled_in(panel["targets"][0]["expr"], [UNUSED])
-                    assert await values_of(ask, query), panel["title"]
+                    with trio.fail_after(PATIENCE):
+                        while not await values_of(ask, query):  # noqa: ASYNC110 - as above
+                            await trio.sleep(INTERVAL)
             for each in DASHBOARD["templating"]["list"]:
                 if each["type"] == "query":
                     await assert_choices(ask, each["query"]["query"])

@@ -441,7 +441,7 @@ def test_a_mock_of_the_same_document_has_no_objection(name: str, tmp_path: Path)
     recorded = Recorded()
     seen: Counter[str] = Counter()
     with mock(cut, tmp_path / "mock.log") as url:
-        client = httpx2.AsyncClient(transport=recorded)
+        client = httpx2.AsyncClient(transport=recorded, timeout=PATIENCE)
         server = Server.from_openapi(cut, base_url=url, client=client, credentials=credentials, retries=0)
         objected = trio.run(called, tools, root, server, recorded, seen)
     print(f"\n{name}: {dict(seen)}")

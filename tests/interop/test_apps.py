@@ -173,7 +173,8 @@ async def test_the_official_host_shows_the_board(browser: str, host: str, era: s
             await tab.until("document.querySelectorAll('article').length > 0", depth=2)
             first = json.loads(await tab.evaluate(COLUMNS, depth=2))
             assert first[0][-1] == "Write <b>tests</b>"
-            assert json.loads(await tab.evaluate("JSON.stringify(window.happened.sizes)"))
+            # A page tells its size when it has been laid out, which is later.
+            await tab.until("window.happened.sizes.length > 0")
             # A person moves the card, and writes another one.
             last = "[...document.querySelectorAll('section')][0].querySelector('article:last-child')"
             await tab.evaluate(f"{last}.querySelectorAll('button')[1].click()", depth=2)

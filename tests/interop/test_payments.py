@@ -17,8 +17,7 @@ import pytest
 
 from .installation import Peers
 from .servers import DRIVERS, Launch, Served
-from .test_gateways import CLIENTS
-from .user import LIMIT
+from .test_gateways import CLIENTS, TALK_LIMIT
 
 SERVER = Path(__file__).parent / "payment_server.py"
 Reports = dict[str, Any]
@@ -51,7 +50,7 @@ def reports(peers: Peers, url: str) -> Reports:
         ]
         given = json.dumps(connections)
         done = subprocess.run(
-            programs[program], input=given, capture_output=True, text=True, timeout=LIMIT, check=False
+            programs[program], input=given, capture_output=True, text=True, timeout=TALK_LIMIT, check=False
         )
         assert done.returncode == 0, f"{program}: {done.stderr[-6000:]}"
         return dict(zip(names, json.loads(done.stdout), strict=True))

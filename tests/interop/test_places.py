@@ -172,7 +172,7 @@ def serving(folder: Path, *extra: str) -> Iterator[tuple[int, subprocess.Popen[b
                 "--drain-delay",
                 "2",
                 "--drain",
-                "5",
+                "60",
                 *extra,
             ],
             cwd=folder,

@@ -11,9 +11,9 @@ import pytest
 
 from .installation import Peers
 from .servers import DRIVERS
+from .user import LIMIT
 
 SERVER = Path(__file__).parent / "stream_server.py"
-LIMIT = 20.0  # seconds for everything
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ import pytest
 import trio
 
 from mcp_actors import Client
+from mcp_actors.client import Progress
 from mcp_actors.errors import TaskCancelled
 
 from .installation import Peers, find_node, install_separately
@@ -68,16 +69,27 @@ def test_the_official_typescript_client_at_our_server(peers: Peers) -> None:
 
 
 async def test_our_client_at_the_official_python_server(peers: Peers) -> None:
-    user, messages = User(), list[str | None]()
+    user, messages, seen = User(), list[str | None](), trio.Event()
     user.answer = {"name": "Ada"}
+
+    def on_progress(report: Progress) -> None:
+        messages.append(report.message)
+        seen.set()
+
     target = stdio(peers.python_v1, DRIVERS / "python_v1_tasks_server.py")
     with trio.fail_after(LIMIT):
         async with Client(target, **user.options()) as client:
             assert client.version == LEGACY
-            worked = await client.call_tool("work", on_progress=lambda each: messages.append(each.message))
+            async with trio.open_nursery() as nursery:
+
+                @nursery.start_soon
+                async def let_it_go_on() -> None:
+                    await seen.wait()
+                    await client.call_tool("go_on")
+
+                worked = await client.call_tool("work", on_progress=on_progress)
             assert text_of(worked.content) == "worked"
             # A look shows where the task stands: a step that is over by then is not seen.
-            assert messages
             assert set(messages) <= {"step 1", "step 2", "step 3"}
             handle = await client.start_tool("ask")
             assert text_of((await handle.result()).content) == "accept: Ada"

@@ -105,7 +105,7 @@ async def main(folder: str) -> None:
     poller = _poller.open_poller()
     found["platform"] = [_poller.sys.platform, type(poller) is PortablePoller]
     poller.close()
-    with trio.fail_after(60):
+    with trio.fail_after(120):
         async with trio.open_nursery() as nursery:
             server = make_server()
             places = await nursery.start(

@@ -92,7 +92,7 @@ async def operator(where: str, token: str | None = TOKEN) -> AsyncIterator[Opera
 @asynccontextmanager
 async def serving(server: Server, *targets: Any) -> AsyncIterator[tuple[Any, ...]]:
     """Serves ``server`` and yields the places; it is stopped at the end."""
-    with trio.fail_after(30):
+    with trio.fail_after(120):
         async with trio.open_nursery() as nursery:
             yield await nursery.start(lambda task_status: server.serve(*targets, task_status=task_status))
             nursery.cancel_scope.cancel()

@@ -199,7 +199,7 @@ async def test_the_file_of_the_socket_is_for_its_owner_alone_and_goes_with_the_s
 
 async def test_it_never_keeps_a_server_from_ending(tmp_path: Path) -> None:
     server = make_server()
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
 
             async def serve(*, task_status: trio.TaskStatus[object]) -> None:

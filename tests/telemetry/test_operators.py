@@ -237,6 +237,7 @@ def test_counters_that_wait_are_bounded_with_the_others() -> None:
 # -- the process -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("collector_rests")  # it would close what other tests have left open
 def test_the_process_by_the_names_of_prometheus() -> None:
     page = Metrics().text()
     assert 5e6 < value(page, "process_resident_memory_bytes") < value(page, "process_virtual_memory_bytes")

@@ -217,7 +217,7 @@ def run_in_windows(program: str, *arguments: str) -> str:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=150,
         check=False,
     )
     assert result.returncode == 0, result.stderr

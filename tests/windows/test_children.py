@@ -34,8 +34,8 @@ DIES = "import os; os.write(1, b'x' * 100000 + b'\\n'); os._exit(4)"
 
 # Each is a child, what is done with it, and the settings of the system.
 SCENARIOS: dict[str, tuple[str, str, dict[str, object]]] = {
-    "echo": (ECHO, "echo", {}),
-    # It ends as soon as the machine has a moment for it.
+    # These end as soon as the machine has a moment for it.
+    "echo": (ECHO, "echo", {"grace": 10}),
     "polite": (POLITE, "leave", {"kill_after": 10}),
     "stubborn": (STUBBORN, "leave", {}),
     "leaves one behind": (LEAVES_ONE_BEHIND, "leave", {}),
@@ -48,7 +48,7 @@ SCENARIOS: dict[str, tuple[str, str, dict[str, object]]] = {
         {"failing": ["AssignProcessToJobObject"], "console": False},
     ),
     "NtResumeProcess": (ECHO, "echo", {"failing": ["NtResumeProcess"]}),
-    "dies": (DIES, "dies", {}),
+    "dies": (DIES, "dies", {"grace": 10}),
 }
 PROGRAM = """
 import json, os, sys
@@ -82,10 +82,10 @@ async def play(code, way, settings):
     libraries.append(library)
     kernel32.cache_clear()
     said = {"received": [], "pids": []}
-    kill_after = settings.get("kill_after", 0.2)
-    transport = StdioClientTransport([sys.executable, "-c", code], grace=0.2, kill_after=kill_after, stderr=None)
+    waits = {"grace": settings.get("grace", 0.2), "kill_after": settings.get("kill_after", 0.2)}
+    transport = StdioClientTransport([sys.executable, "-c", code], **waits, stderr=None)
     try:
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             async with transport.connect() as channel:
                 if way == "echo":
                     await channel.send_many([Frame(b"1"), Frame(b"x" * 300_000)])

@@ -114,7 +114,7 @@ async def main():
     async with trio.open_nursery() as nursery:
         urls = ["http://127.0.0.1:0/mcp", "ws://127.0.0.1:0/ws", "tcp://127.0.0.1:0"]
         served = await nursery.start(server.serve, *urls)
-        with trio.fail_after(30):
+        with trio.fail_after(120):
             for url in served:
                 for era in ("modern", "legacy"):
                     said[f"{url.partition(':')[0]} {era}"] = await answer(url, era)

@@ -98,7 +98,7 @@ class Person:
 
     async def open(self, url: str) -> None:
         self.logins += 1
-        async with httpx2.AsyncClient(follow_redirects=True) as browser:
+        async with httpx2.AsyncClient(follow_redirects=True, timeout=LIMIT) as browser:
             response = await browser.get(url)
         assert response.status_code == 200, response.text[:1000]
 

@@ -24,7 +24,7 @@ CLIENTS = {
 }
 """Clients of others, and the revision that each agrees on with a server that has both eras."""
 
-LIMIT = 60.0  # seconds for one client of others; it takes about two
+LIMIT = 150.0  # seconds for one client of others; it takes about two
 
 NANOIDP_SETTINGS = """
 config_version: 1
@@ -45,7 +45,7 @@ NANOIDP_USERS = "{config_version: 1, users: {alice: {password: alice, email: ali
 
 
 # Seconds within which a server writes of what it has done, on a loaded machine.
-SAID_WITHIN = 10.0
+SAID_WITHIN = 40.0
 
 
 class Issuer:

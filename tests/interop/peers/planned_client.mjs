@@ -10,8 +10,8 @@ import { text } from 'node:stream/consumers';
 import { connectionOf } from './typescript_connection.mjs';
 
 const load = createRequire(join(process.argv[2], 'package.json'));
-const LIMIT = 60_000; // milliseconds for everything
-const PATIENCE = 5_000; // milliseconds until something that was promised must have happened
+const LIMIT = 280_000; // milliseconds for everything
+const PATIENCE = 40_000; // milliseconds until something that was promised must have happened
 const KEY = 'mcp-actors/key';
 const LOG_LEVEL = 'io.modelcontextprotocol/logLevel';
 const ASKED = {
@@ -80,14 +80,14 @@ async function conversation({ kind, mode, url, plan }) {
         read: (uri) => client.readResource({ uri }),
         prompt: (name, parameters) => client.getPrompt({ name, arguments: parameters }),
         complete: (ref, argument) => client.complete({ ref, argument }),
-        async subscribe(uri, name, parameters) {
+        async subscribe(uri, name, parameters, isTold = true) {
             const subscription = isModern
                 ? await client.listen({ resourceSubscriptions: [uri] })
                 : await client.subscribeResource({ uri });
             const honored = !isModern || (subscription.honoredFilter.resourceSubscriptions ?? []).includes(uri);
             await call(name, parameters);
             const end = Date.now() + PATIENCE;
-            while (honored && !report.updated.includes(uri) && Date.now() < end) {
+            while (honored && isTold && !report.updated.includes(uri) && Date.now() < end) {
                 await new Promise((resolve) => setTimeout(resolve, 10));
             }
             await (isModern ? subscription.close() : client.unsubscribeResource({ uri }));

@@ -26,8 +26,8 @@ from mcp.types import (
     TextContent,
 )
 
-LIMIT = 60.0  # seconds for everything
-PATIENCE = 5.0  # seconds until something that was promised must have happened
+LIMIT = 280.0  # seconds for everything
+PATIENCE = 40.0  # seconds until something that was promised must have happened
 ROOT = "file:///home/peer"
 KEY = "mcp-actors/key"
 REFERENCES = {"ref/prompt": PromptReference, "ref/resource": ResourceTemplateReference}
@@ -75,7 +75,7 @@ class Conversation:
         self.client: Any = Client(
             streamable_http_client(url),
             mode=mode,
-            read_timeout_seconds=20,
+            read_timeout_seconds=LIMIT,
             log_level="info",
             sampling_callback=self.user.sample,
             elicitation_callback=self.user.elicit,
@@ -124,7 +124,7 @@ class Conversation:
         return plain(await self.client.call_tool(name, arguments, meta={KEY: key}))
 
     async def cancel(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        with anyio.fail_after(PATIENCE), anyio.CancelScope() as scope:
+        with anyio.CancelScope() as scope:
 
             async def on_progress(done: float, total: float | None, message: str | None) -> None:
                 scope.cancel()
@@ -141,8 +141,10 @@ class Conversation:
     async def complete(self, ref: dict[str, Any], argument: dict[str, str]) -> Any:
         return plain(await self.client.complete(REFERENCES[ref["type"]].model_validate(ref), argument))
 
-    async def subscribe(self, uri: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Subscribes, calls the tool that changes the resource, and waits until that is told."""
+    async def subscribe(
+        self, uri: str, name: str, arguments: dict[str, Any], is_told: bool = True
+    ) -> dict[str, Any]:
+        """Subscribes, calls the tool that changes the resource, and waits until that is told, if it is."""
         updated = self.user.report["updated"]
         if self.client.protocol_version < "2026":
             await self.client.subscribe_resource(uri)
@@ -156,7 +158,7 @@ class Conversation:
             honored = uri in plain(subscription.honored).get("resourceSubscriptions", ())
             await self.make(name, arguments)
             event = None
-            if honored:
+            if honored and is_told:
                 with anyio.move_on_after(PATIENCE):
                     event = await subscription.__anext__()
         return {"honored": honored, "updated": event is not None and str(event.uri) == uri}
@@ -172,7 +174,7 @@ class FastConversation(Conversation):
         self.client = fastmcp.Client(
             url,
             mode=mode,
-            timeout=20,
+            timeout=LIMIT,
             sampling_handler=self.user.sample,
             elicitation_handler=self.fill,
             log_handler=self.user.log,
@@ -211,7 +213,9 @@ class FastConversation(Conversation):
     async def complete(self, ref: dict[str, Any], argument: dict[str, str]) -> Any:
         return plain(await self.client.complete_mcp(REFERENCES[ref["type"]].model_validate(ref), argument))
 
-    async def subscribe(self, uri: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    async def subscribe(
+        self, uri: str, name: str, arguments: dict[str, Any], is_told: bool = True
+    ) -> dict[str, Any]:
         return {"honored": False, "updated": False}
 
 

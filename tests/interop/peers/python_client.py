@@ -28,8 +28,8 @@ from mcp.types import (
     TextContent,
 )
 
-LIMIT = 60.0  # seconds for the whole run
-PATIENCE = 5.0  # seconds until something that was promised must have happened
+LIMIT = 180.0  # seconds for the whole run
+PATIENCE = 40.0  # seconds until something that was promised must have happened
 WATCHED = "test://watched-resource"
 
 
@@ -55,7 +55,7 @@ class Drive:
         self.client = Client(
             CONNECTIONS[binding](*address),
             mode=mode,
-            read_timeout_seconds=20,
+            read_timeout_seconds=LIMIT,
             log_level="info",
             sampling_callback=self.sample,
             elicitation_callback=self.elicit,

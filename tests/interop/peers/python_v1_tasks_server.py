@@ -12,6 +12,7 @@ from mcp.server.stdio import stdio_server
 FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 server: Any = Server("official-tasks")
 server.experimental.enable_tasks()
+looked = anyio.Event()
 
 
 def said(text: str) -> types.CallToolResult:
@@ -19,9 +20,11 @@ def said(text: str) -> types.CallToolResult:
 
 
 async def work(task: Any) -> types.CallToolResult:
+    """Is under way until the client has seen that it is, whenever a busy machine comes to that."""
     for step in range(3):
         await task.update_status(f"step {step + 1}")
         await anyio.sleep(0.1)
+    await looked.wait()
     return said("worked")
 
 
@@ -52,12 +55,15 @@ async def list_tools() -> list[types.Tool]:
     empty: dict[str, Any] = {"type": "object", "properties": {}}
     required = types.ToolExecution(taskSupport=types.TASK_REQUIRED)
     tools = [types.Tool(name=name, inputSchema=empty, execution=required) for name in WORK]
-    return [*tools, types.Tool(name="host", inputSchema=empty)]
+    return [*tools, *(types.Tool(name=name, inputSchema=empty) for name in ("host", "go_on"))]
 
 
 @server.call_tool()
 async def call_tool(name: str, arguments: dict[str, Any]) -> Any:
     ctx = server.request_context
+    if name == "go_on":
+        looked.set()
+        return said("gone on")
     if name == "host":
         answer = await ctx.session.experimental.elicit_as_task("Who, as a task?", FORM, ttl=30_000)
         return said(f"{answer.action}: {(answer.content or {}).get('name')}")

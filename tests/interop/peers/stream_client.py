@@ -18,7 +18,7 @@ import mcp
 from mcp import StdioServerParameters
 from mcp.client.stdio import stdio_client
 
-LIMIT = 15.0  # seconds for everything
+LIMIT = 130.0  # seconds for everything
 
 
 async def main(mode: str, command: str, *args: str) -> None:

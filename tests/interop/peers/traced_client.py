@@ -25,7 +25,7 @@ async def main(collector: str, mode: str, url: str) -> None:
     tracers = sdk.TracerProvider(resource=resources.Resource({"service.name": "official-client"}))
     tracers.add_span_processor(export.BatchSpanProcessor(otlp.OTLPSpanExporter(f"{collector}/v1/traces")))
     trace.set_tracer_provider(tracers)
-    async with Client(streamable_http_client(url), mode=mode, read_timeout_seconds=20) as client:
+    async with Client(streamable_http_client(url), mode=mode, read_timeout_seconds=120) as client:
         with trace.get_tracer("the program").start_as_current_span("a person's question"):
             result = await client.call_tool("hop", {})
     print(result.content[0].text)

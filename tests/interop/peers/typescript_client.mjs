@@ -12,8 +12,8 @@ import { connectionOf } from './typescript_connection.mjs';
 
 const [modules, kind, mode, binding, address, ...args] = process.argv.slice(2);
 const load = createRequire(join(modules, 'package.json'));
-const LIMIT = Number(process.env.PEER_LIMIT ?? 60) * 1000; // milliseconds for the whole run
-const PATIENCE = 5_000; // milliseconds until something that was promised must have happened
+const LIMIT = Number(process.env.PEER_LIMIT ?? 180) * 1000; // milliseconds for the whole run
+const PATIENCE = 40_000; // milliseconds until something that was promised must have happened
 const WATCHED = 'test://watched-resource';
 const LOG_LEVEL = 'io.modelcontextprotocol/logLevel';
 

@@ -20,7 +20,7 @@ from interop.servers import free_port
 
 __all__ = ["PROXIES", "ProgramMissing", "proxied"]
 
-START_LIMIT = 20.0  # seconds until a proxy accepts connections; it takes a fraction of one
+START_LIMIT = 60.0  # seconds until a proxy accepts connections; it takes a fraction of one
 STOP_LIMIT = 10.0  # seconds between SIGTERM and SIGKILL
 
 

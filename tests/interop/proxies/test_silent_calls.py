@@ -26,8 +26,9 @@ from tests.interop.proxies.programs import PROXIES, proxied
 from tests.interop.servers import DRIVERS, Launch, Served
 
 SECONDS = 320.0
-LIMIT = SECONDS + 60.0  # seconds for everything
-BEAT = 15.0
+LIMIT = SECONDS + 120.0  # seconds for everything
+# Seconds between two beats, and what each may be late on a busy machine.
+BEAT, LATE = 15.0, 1.0
 VERSIONS = {"legacy": "2025-11-25", "modern": "2026-07-28"}
 CLIENTS = ("python", "typescript", "ours")
 ROWS = [(proxy, client, era) for proxy in PROXIES for client in CLIENTS for era in VERSIONS]
@@ -110,5 +111,5 @@ def test_a_silent_call_is_answered_through_a_proxy(
     if client != "python":
         # It was asked for progress: a beat in every quarter of a minute, each larger than the one before.
         told = report["progress"]
-        assert len(told) == SECONDS // BEAT
+        assert SECONDS // (BEAT + LATE) <= len(told) <= SECONDS // BEAT
         assert sorted(set(told)) == told

@@ -30,7 +30,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
 
-LIMIT = 30.0  # seconds for the whole run
+LIMIT = 130.0  # seconds for the whole run
 REDIRECT = "http://127.0.0.1:8765/callback"  # nobody listens there: redirects are followed by hand
 
 

@@ -21,7 +21,7 @@ const {
     UnauthorizedError
 } = load('@modelcontextprotocol/client');
 
-const LIMIT = 30_000; // milliseconds for the whole run
+const LIMIT = 130_000; // milliseconds for the whole run
 const REDIRECT = 'http://127.0.0.1:8765/callback'; // nobody listens there: redirects are followed by hand
 
 class Provider {
