@@ -9,6 +9,7 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import pytest
@@ -69,10 +70,16 @@ def test_the_context_of_a_thread_is_seen_as_well() -> None:
     assert ThreadBridge().call(seen_in_the_engine) == "unset"
 
 
+def ends_its_time(bound: asyncio.Timeout) -> Callable[[], object]:
+    """What a function of the engine calls when it has begun: a time in seconds may be over before, on a busy machine."""
+    return partial(asyncio.get_running_loop().call_soon_threadsafe, bound.reschedule, 0.0)
+
+
 def test_timeout_and_task_group_of_asyncio() -> None:
     ended = []
 
-    async def waits() -> None:
+    async def waits(begun: Callable[[], object] = lambda: None) -> None:
+        begun()
         try:
             await trio.sleep_forever()
         finally:
@@ -85,8 +92,8 @@ def test_timeout_and_task_group_of_asyncio() -> None:
     async def main() -> None:
         bridge = AsyncioBridge.of_running_loop()
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.01):
-                await bridge.call(waits)
+            async with asyncio.timeout(None) as bound:
+                await bridge.call(waits, ends_its_time(bound))
         assert ended == ["waits"]
 
         async def together() -> None:
@@ -441,7 +448,8 @@ def test_a_block_whose_entering_is_cancelled_is_left_again() -> None:
     seen = []
 
     @asynccontextmanager
-    async def never_ready() -> AsyncIterator[None]:
+    async def never_ready(begun: Callable[[], object]) -> AsyncIterator[None]:
+        begun()
         try:
             await trio.sleep_forever()
             yield
@@ -451,8 +459,8 @@ def test_a_block_whose_entering_is_cancelled_is_left_again() -> None:
     async def main() -> None:
         bridge = AsyncioBridge.of_running_loop()
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.02):
-                await bridge.call(HeldBlock(never_ready).enter)
+            async with asyncio.timeout(None) as bound:
+                await bridge.call(HeldBlock(partial(never_ready, ends_its_time(bound))).enter)
 
     asyncio.run(main())
     assert seen == ["ended"]

@@ -280,14 +280,12 @@ async def until(condition: Callable[[], object]) -> None:
 async def test_every_request_has_one_line(written: list[str], nursery: trio.Nursery) -> None:
     own.configure_log(None, "json")
     access.access_log.is_on = True
-    server, gone = Server("one", telemetry=AccessLog()), trio.Event()
+    server, begun = Server("one", telemetry=AccessLog()), list[str]()
 
     @server.tool
     async def hold() -> None:
-        try:
-            await trio.sleep_forever()
-        finally:
-            gone.set()
+        begun.append("hold")
+        await trio.sleep_forever()
 
     @server.tool
     async def no() -> None:
@@ -295,15 +293,23 @@ async def test_every_request_has_one_line(written: list[str], nursery: trio.Nurs
 
     (url,) = await nursery.start(server.serve, HttpServerTransport("http://127.0.0.1:0/mcp"))
     port = int(url.split(":")[2].partition("/")[0])
-    await raw(port, b"GARBAGE\r\n\r\n")
-    await raw(port, b"GET /nowhere?token=secret HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
-    await raw(port, b"POST /mcp HTTP/1.1\r\nhost: evil.example\r\ncontent-length: 0\r\n\r\n")
-    for era in ("modern", "legacy"):
-        async with Client(url, era=era) as client:  # type: ignore[arg-type]
+    for number, text in enumerate(
+        (
+            b"GARBAGE\r\n\r\n",
+            b"GET /nowhere?token=secret HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n",
+            b"POST /mcp HTTP/1.1\r\nhost: evil.example\r\ncontent-length: 0\r\n\r\n",
+        ),
+        1,
+    ):
+        await raw(port, text)
+        await until(lambda number=number: len(written) == number)  # type: ignore[misc]
+    for number, era in enumerate(("modern", "legacy"), 1):
+        async with Client(url, era=era) as client, trio.open_nursery() as calls:  # type: ignore[arg-type]
             await client.call_tool("no")
-            with trio.move_on_after(0.3):
-                await client.call_tool("hold")
-            await gone.wait()
+            calls.start_soon(client.call_tool, "hold")
+            await until(lambda number=number: len(begun) == number)  # type: ignore[misc]
+            calls.cancel_scope.cancel()
+        await until(lambda number=number: sum('"cancelled"' in each for each in written) == number)  # type: ignore[misc]
     await until(lambda: sum("DELETE" in each for each in written) == 1)
     nursery.cancel_scope.cancel()
     lines = [json.loads(each) for each in written]

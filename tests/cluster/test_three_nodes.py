@@ -118,11 +118,9 @@ PROGRAM = Path(__file__).parent / "clients" / "partition.py"
 CUT_REDIS_AWAY = float(os.environ.get("MCP_NODES_CUT", "4"))  # seconds for which Redis is cut off
 FIGURES_REDIS_AWAY = os.environ.get("MCP_NODES_AWAY_FIGURES")
 """A file that the figures are written to."""
-AT_ONCE = 1.0  # seconds for an answer that waits for nothing, on a busy machine
-BOUND = (
-    6.0  # seconds for a refusal: twice the timeout of a request to Redis, which is 2 s, and a busy machine
-)
-BACK = 20.0  # seconds until everything works again
+AT_ONCE = 1.9  # seconds for an answer that waits for nothing: one that waits for Redis takes the 2 s of such a request
+BOUND = 15.0  # seconds for a refusal: twice those 2 s, and a busy machine
+BACK = 60.0  # seconds until everything works again
 INDEPENDENT = ("stateless here", "stateless there", "publish", "session at its node")
 NEEDED = {"session at another node": {"sessions", "bus"}, "new session": {"sessions"}, "new task": {"tasks"}}
 """What each of these needs of the shared state: one of these, the first that is missed."""

@@ -156,10 +156,10 @@ async def test_a_signal_does_not_wait_for_a_worker_that_hangs_at_its_start(
     started: Started, tmp_path: Path
 ) -> None:
     begun, program = tmp_path / "begun", tmp_path / "hangs.py"
-    program.write_text(HANGS.format(begun=str(begun), seconds=50))
+    program.write_text(HANGS.format(begun=str(begun), seconds=10 * LIMIT))
     words = ["serve", str(program), "--listen", "http://127.0.0.1:0/mcp", "--workers", "2"]
-    with started(*words, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, limit=30) as process:
-        with trio.fail_after(30):
+    with started(*words, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL) as process:
+        with trio.fail_after(LIMIT):
             await until(begun.exists)
             process.send_signal(signal.SIGTERM)
             assert await trio.to_thread.run_sync(process.wait) == 0
@@ -246,6 +246,7 @@ async def test_sighup_replaces_the_workers_and_no_call_is_lost(started: Started,
     async with serving(started, target, *words, limit=MANY) as (url, process), trio.open_nursery() as nursery:
         for era in ("modern", "legacy", "modern", "legacy"):
             nursery.start_soon(call_all_the_time, url, era)
+        await until(lambda: answered)
         for _ in range(ROUNDS):
             calls = answered
             await replace_workers(process)
