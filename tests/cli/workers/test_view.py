@@ -38,7 +38,7 @@ from mcp_actors.telemetry.exposition import Family, Sample
 from mcp_actors.telemetry.live_view import Action, ActionOutcome
 from mcp_actors.telemetry.snapshot import NodeSnapshot
 from mcp_transports.admin import AdminClient
-from tests.cli.conftest import LIMIT, Started
+from tests.cli.conftest import LIMIT, Started, announced
 from tests.telemetry.test_metrics import read, value
 
 from .test_workers import SERVER, children, replace_workers, serving, until
@@ -147,7 +147,7 @@ async def test_the_supervisor_shows_all_workers_and_why_one_was_started_again(
     words = ("serve", str(tmp_path / "several.py"), "--listen", "http://127.0.0.1:0/mcp", "--workers", "2")
     with started(*words, "--admin", where, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
-        assert "serving" in await trio.to_thread.run_sync(process.stderr.readline)
+        await trio.to_thread.run_sync(announced, process.stderr)
         client = AdminClient(where)
         first, *workers = (await client.snapshot()).nodes
         assert (first.node, first.pid) == ("supervisor", process.pid)
