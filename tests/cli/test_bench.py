@@ -45,7 +45,8 @@ def test_a_load_over_stdio_with_its_files(mcp: Mcp, url: str, tmp_path: Path) ->
     assert "opening sessions: " in done.stderr  # while it ran
     document = Document.read(tmp_path / "run.json")
     assert {row.transport for row in document.rows} == {"stdio"}
-    assert len(document.rows) == 10
+    # A part ends with a tenth of the calls, of which those that were cancelled count in none.
+    assert 8 <= len(document.rows) <= 10
     assert document.details["total"]["count"] > 50
     assert document.details["failed"] == 0
     text = (tmp_path / "run.html").read_text()
@@ -63,7 +64,7 @@ def test_crossed_limits_end_with_a_code_of_their_own(mcp: Mcp, tmp_path: Path, e
         at = f"http://127.0.0.1:{port}/mcp"
         limits = ("--fail-if", "p99>1us", "--fail-if", "errors>0", "--fail-if", "throughput<1")
         load = ("--sessions", "3", "--rate", "200", "--calls-file", "calls.jsonl", "--era", era, "-q")
-        done = mcp("bench", at, *load, *BRIEF, *limits, "--header", "X-Key:secret", "--json", "run.json")
+        done = mcp("bench", at, *load, *FEW, *limits, "--header", "X-Key:secret", "--json", "run.json")
     assert done.returncode == 6, done.stderr
     assert "crossed: p99>1us: p99 is" in done.stderr
     assert "crossed: errors>0: errors is" in done.stderr
