@@ -81,7 +81,12 @@ def good(number: int) -> Callable[[Question], bytes]:
     return answer
 
 
-async def test_workers_that_hang_say_nonsense_or_are_gone_are_shown_as_that() -> None:
+# Virtual time goes well with the pairs of sockets here: what is written at one end is at the other one at once.
+
+
+async def test_workers_that_hang_say_nonsense_or_are_gone_are_shown_as_that(
+    autojump_clock: MockClock,
+) -> None:
     with trio.fail_after(30), capture_logs() as logs:
         async with trio.open_nursery() as nursery:
             workers = [
@@ -111,7 +116,7 @@ async def test_workers_that_hang_say_nonsense_or_are_gone_are_shown_as_that() ->
     assert [each["event"] for each in logs] == ["a worker said something unknown"]
 
 
-async def test_a_worker_speaks_for_itself_and_one_that_ended_is_forgotten() -> None:
+async def test_a_worker_speaks_for_itself_and_one_that_ended_is_forgotten(autojump_clock: MockClock) -> None:
     def knows_both(question: Question) -> bytes:
         stale = msgspec.structs.replace(snapshot(2), note="silent for 3.0 s")
         outcome = None if question.action is None else ActionOutcome(True, "by the wrong one")
