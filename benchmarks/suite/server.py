@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections import deque
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -32,10 +33,25 @@ LOOK_EVERY_SECONDS = 0.005
 STREAMS = "MCP_BENCHMARK_STREAMS"
 
 
+KEPT_PORTS = 100
+"""Ports that were given away last: far more than one job has servers."""
+_kept: deque[socket.socket] = deque()
+
+
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-        return port
+    """Returns a port for a program that is told one.
+
+    It stays bound here without a listener: the system gives it to nobody else by itself, and a server that names it
+    gets it, as servers do that may be started again at once (``SO_REUSEADDR``).
+    """
+    kept = socket.socket()
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    kept.bind(("127.0.0.1", 0))
+    _kept.append(kept)
+    if len(_kept) > KEPT_PORTS:
+        _kept.popleft().close()
+    port: int = kept.getsockname()[1]
+    return port
 
 
 class HandlerEvents:

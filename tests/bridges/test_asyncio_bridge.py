@@ -71,7 +71,7 @@ def test_the_context_of_a_thread_is_seen_as_well() -> None:
 
 
 def ends_its_time(bound: asyncio.Timeout) -> Callable[[], object]:
-    """What a function of the engine calls when it has begun, which a busy machine may do late."""
+    """What a function of the engine calls once it has begun: on a busy machine some time may be over before."""
     return partial(asyncio.get_running_loop().call_soon_threadsafe, bound.reschedule, 0.0)
 
 

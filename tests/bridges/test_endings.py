@@ -348,7 +348,9 @@ def test_an_error_that_crossed_a_bridge_leaves_no_cycle() -> None:
 # -- Ends of processes: exit at the worst moment, forks, interrupts. Each case is a program of its own ---
 
 ROOT = Path(__file__).parent.parent.parent
-PATIENCE_PROCESS_ENDINGS = 30  # seconds for one program
+PATIENCE_PROCESS_ENDINGS = (
+    120  # seconds for one program, of which nothing takes a tenth on a machine that is not busy
+)
 
 HEAD = """
 import asyncio, atexit, os, signal, sys, threading, time
@@ -451,12 +453,14 @@ async def main():
     await AsyncioBridge.of_running_loop().call(call_back, block)
 threading.Thread(target=lambda: asyncio.run(main()), daemon=True).start()
 begun.wait()
-began = time.monotonic()
+for name in ("engine_thread", "asyncio_bridge"):
+    module = sys.modules[f"mcp_actors.bridges.{name}"]
+    module.STOP_TIME = module.CANCEL_TIME = 1000
 atexit.unregister(engine_thread().stop)
 engine_thread().stop()
-say(time.monotonic() - began < 4)
+say("stopped")
 """
-    assert program(text) == (0, ["True"], "")
+    assert program(text) == (0, ["stopped"], "")
 
 
 def test_a_callback_that_exits_ends_the_program() -> None:
@@ -553,7 +557,6 @@ async def short():
 interrupts = 0
 ThreadBridge().call(answer)
 signal.signal(signal.SIGALRM, signal.default_int_handler)
-began = time.monotonic()
 for _ in range(200):
     try:
         signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.00001, 0.0012))
@@ -562,9 +565,9 @@ for _ in range(200):
     except KeyboardInterrupt:
         interrupts += 1
 ThreadBridge().call(answer)
-say(interrupts > 20, running, time.monotonic() - began < 8)
+say(interrupts > 20, running)
 """
-    assert program(text) == (0, ["True [0] True"], "")
+    assert program(text) == (0, ["True [0]"], "")
 
 
 FORK = """

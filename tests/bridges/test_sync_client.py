@@ -276,6 +276,7 @@ ERAS = pytest.mark.parametrize("era", ["legacy", "modern"])
 # Where a function with `loop="asyncio"` runs for a client of each world that has the server in its process.
 LOOPS = {"asyncio": "MainThread", "sync": "mcp-actors-asyncio"}
 PATIENCE = 20  # seconds
+PROGRAM = 120  # seconds for one program, of which nothing takes a tenth on a machine that is not busy
 NAME = {"type": "object", "properties": {"name": {"type": "string"}}}
 
 
@@ -452,7 +453,7 @@ def test_ctrl_c_cancels_the_call_at_the_server(program: str, server: list[str]) 
         assert running.stdout is not None
         assert running.stdout.readline() == "began\n"
         running.send_signal(signal.SIGINT)
-        _, said = running.communicate(timeout=20)
+        _, said = running.communicate(timeout=PROGRAM)
     assert said.rstrip().endswith("KeyboardInterrupt")
     # The interrupt shows the frames of whatever function it has met.
     lines = [line for line in said.splitlines() if not line.startswith(("  File ", "    "))]
@@ -467,7 +468,7 @@ def test_ctrl_c_cancels_the_call_at_the_server(program: str, server: list[str]) 
 @pytest.mark.parametrize("program", [LEFT_OPEN, LEFT_OPEN_BY_A_LOOP], ids=["sync", "asyncio"])
 def test_a_program_that_closes_nothing_ends_and_leaves_nothing(program: str, server: list[str]) -> None:
     ran = subprocess.run(
-        [sys.executable, "-c", program, *server], capture_output=True, text=True, timeout=20, check=False
+        [sys.executable, "-c", program, *server], capture_output=True, text=True, timeout=PROGRAM, check=False
     )
     assert ran.returncode == 0, ran.stderr
     assert "Traceback" not in ran.stderr
@@ -476,7 +477,7 @@ def test_a_program_that_closes_nothing_ends_and_leaves_nothing(program: str, ser
 
 def test_a_fork_has_clients_of_its_own() -> None:
     ran = subprocess.run(
-        [sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=20, check=True
+        [sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=PROGRAM, check=True
     )
     refused, *results = ran.stdout.splitlines()
     assert refused.startswith("EngineStopped this belongs to the process that forked this one")

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -102,6 +102,14 @@ def started(environment: dict[str, str]) -> Started:
     return start
 
 
+def announced(said: IO[str]) -> str:
+    """The next line that says where something is served. On a busy machine a line of the log may be before it."""
+    for line in said:
+        if line.startswith("serving "):
+            return line
+    raise AssertionError("it ended before it served")
+
+
 @pytest.fixture(scope="session")
 def socket_url() -> Iterator[str]:
     """The URL of one process with the server of ``served.py``, for tests that are about what is said and shown."""
@@ -112,7 +120,7 @@ def socket_url() -> Iterator[str]:
             command, stderr=subprocess.PIPE, text=True, env=checkout_environment()
         ) as process:
             assert process.stderr is not None
-            assert at in process.stderr.readline()
+            assert at in announced(process.stderr)
             yield at
             process.kill()
 

@@ -24,19 +24,20 @@ from mcp_actors.cli.bench.recorder import encoded
 from mcp_actors.cli.bench.report import page, summary_lines
 from mcp_actors.cli.bench.results import Document, ResultRow, milliseconds
 from mcp_actors.testing import RecordingTransport
-from tests.cli.conftest import LIMIT, ROOT, SERVED, Mcp
+from tests.cli.conftest import LIMIT, ROOT, SERVED, Mcp, announced
 from tests.cli.test_serve import serving
 from tests.pages import programs
 
 pytestmark = pytest.mark.slow
 
-BRIEF = ("--warm-up", "0.1", "--duration", "0.4")
+# So many calls, and not so many seconds, in which a busy machine makes none or misses a part of the run.
+FEW = ("--warm-up", "0", "--calls", "200")
 PAGE = (ROOT / "docs" / "how-to" / "bench.md").read_text()
 
 
 def test_a_load_over_stdio_with_its_files(mcp: Mcp, url: str, tmp_path: Path) -> None:
     names = "--json", "run.json", "--html", "run.html"
-    done = mcp("bench", url, "add", "a=1", *BRIEF, *names, "--cancel", "0.2", "--fail-if", "errors>0")
+    done = mcp("bench", url, "add", "a=1", *FEW, *names, "--cancel", "0.2", "--fail-if", "errors>0")
     assert done.returncode == 0, done.stderr
     assert "served 1.2 (modern, 2026-07-28, stdio, 1 session) answered" in done.stdout
     assert "with 16 in flight" in done.stdout
@@ -44,7 +45,8 @@ def test_a_load_over_stdio_with_its_files(mcp: Mcp, url: str, tmp_path: Path) ->
     assert "opening sessions: " in done.stderr  # while it ran
     document = Document.read(tmp_path / "run.json")
     assert {row.transport for row in document.rows} == {"stdio"}
-    assert len(document.rows) == 10
+    # A part ends with a tenth of the calls, of which those that were cancelled count in none.
+    assert 8 <= len(document.rows) <= 10
     assert document.details["total"]["count"] > 50
     assert document.details["failed"] == 0
     text = (tmp_path / "run.html").read_text()
@@ -62,7 +64,7 @@ def test_crossed_limits_end_with_a_code_of_their_own(mcp: Mcp, tmp_path: Path, e
         at = f"http://127.0.0.1:{port}/mcp"
         limits = ("--fail-if", "p99>1us", "--fail-if", "errors>0", "--fail-if", "throughput<1")
         load = ("--sessions", "3", "--rate", "200", "--calls-file", "calls.jsonl", "--era", era, "-q")
-        done = mcp("bench", at, *load, *BRIEF, *limits, "--header", "X-Key:secret", "--json", "run.json")
+        done = mcp("bench", at, *load, *FEW, *limits, "--header", "X-Key:secret", "--json", "run.json")
     assert done.returncode == 6, done.stderr
     assert "crossed: p99>1us: p99 is" in done.stderr
     assert "crossed: errors>0: errors is" in done.stderr
@@ -77,7 +79,7 @@ def test_crossed_limits_end_with_a_code_of_their_own(mcp: Mcp, tmp_path: Path, e
 def test_a_load_over_a_socket(mcp: Mcp, started: Any, scheme: str, tmp_path: Path) -> None:
     at = f"{scheme}://127.0.0.1:0" + ("/mcp" if scheme == "ws" else "")
     with started("serve", str(SERVED), "--listen", at, stderr=-1) as process:
-        found = re.search(r" at (\S+)", process.stderr.readline())
+        found = re.search(r" at (\S+)", announced(process.stderr))
         assert found is not None
         done = mcp(
             "bench", found[1], "add", "a=1", "--calls", "200", "--warm-up", "0", "--sessions", "2", "-q"

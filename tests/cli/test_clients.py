@@ -136,9 +136,9 @@ def test_json_has_what_the_server_has_sent_and_nothing_else(mcp: Mcp, socket_url
     [
         (["call", "{url}", "nothing"], 7, "the server has no tool 'nothing'"),
         (
-            ["call", "{url}", "wait", "begun=b", "ended=e", "--timeout", "0.5"],
+            ["call", "{url}", "wait", "begun={at}/b", "ended={at}/e", "--timeout", "2"],
             9,
-            "no answer and no progress for 0.5 s",
+            "no answer and no progress for 2 s",
         ),
         (["read", "{url}", "note://nothing"], 7, "note://nothing"),
         (["prompt", "{url}", "nothing"], 7, "unknown prompt"),
@@ -151,9 +151,9 @@ def test_json_has_what_the_server_has_sent_and_nothing_else(mcp: Mcp, socket_url
     ],
 )
 def test_with_json_a_failure_is_json(
-    mcp: Mcp, socket_url: str, words: list[str], code: int, says: str
+    mcp: Mcp, socket_url: str, tmp_path: Path, words: list[str], code: int, says: str
 ) -> None:
-    result = mcp(*(word.format(url=socket_url) for word in words), "--json")
+    result = mcp(*(word.format(url=socket_url, at=tmp_path) for word in words), "--json")
     assert result.returncode == code
     error = json.loads(result.stdout)["error"]
     assert error["exitCode"] == code
@@ -188,7 +188,7 @@ def test_questions_are_declined_without_a_terminal(mcp: Mcp, socket_url: str) ->
 
 
 def test_the_idle_clock(mcp: Mcp, socket_url: str, tmp_path: Path) -> None:
-    result = mcp("call", socket_url, "wait", f"begun={tmp_path}/b", f"ended={tmp_path}/e", "--timeout", "0.5")
+    result = mcp("call", socket_url, "wait", f"begun={tmp_path}/b", f"ended={tmp_path}/e", "--timeout", "2")
     assert result.returncode == 9
     failed, page = result.stderr.splitlines()
     assert "the idle clock" in failed

@@ -15,7 +15,7 @@ import pytest
 import trio
 
 from mcp_actors import Client
-from tests.cli.conftest import LIMIT, Started
+from tests.cli.conftest import LIMIT, Started, announced
 
 pytestmark = [
     pytest.mark.slow,
@@ -97,8 +97,7 @@ async def serving(
     options: dict[str, Any] = {"stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
     with started("serve", str(target), "--listen", "http://127.0.0.1:0/mcp", *words, **options) as process:
         assert process.stderr is not None
-        line = await trio.to_thread.run_sync(process.stderr.readline)
-        assert line.startswith("serving "), line
+        line = await trio.to_thread.run_sync(announced, process.stderr)
         with trio.fail_after(LIMIT):
             yield line.split()[-1], process
 

@@ -19,7 +19,7 @@ import trio
 
 from mcp_actors import Client
 
-from .conftest import LIMIT, SERVED, Mcp, Ran, Started
+from .conftest import LIMIT, SERVED, Mcp, Ran, Started, announced
 
 pytestmark = pytest.mark.slow
 
@@ -220,7 +220,7 @@ def serving(
             assert process.stderr is not None
             ports = []
             for _ in range(addresses):
-                line = process.stderr.readline()
+                line = announced(process.stderr)
                 found = re.search(r"^serving \S+ at http://\S+:(\d+)/mcp$", line)
                 assert found is not None, line
                 ports.append(int(found[1]))
@@ -354,7 +354,7 @@ def port() -> Iterator[int]:
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
-            line = process.stderr.readline()
+            line = announced(process.stderr)
             found = re.search(r"^serving \S+ at ws://\S+:(\d+)/ws$", line)
             assert found is not None, line
             yield int(found[1])
@@ -412,7 +412,7 @@ async def test_a_server_may_open_as_many_files_as_the_system_allows(
         try:
             assert process.stderr is not None
             with trio.fail_after(LIMIT):
-                line = await trio.to_thread.run_sync(process.stderr.readline)
+                line = await trio.to_thread.run_sync(announced, process.stderr)
                 async with Client(line.split()[3]) as client:
                     soft, hard = await client.call_tool("limits", returns=list[int])
             assert soft == min(hard, 65_536) > 256

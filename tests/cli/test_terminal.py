@@ -22,7 +22,7 @@ import pytest
 from mcp_actors.cli.commands import command_names
 from mcp_actors.cli.progress import answer_field
 
-from .conftest import CTRL_C, LIMIT, SERVED, Started, Terminal
+from .conftest import CTRL_C, LIMIT, SERVED, Started, Terminal, announced
 from .hostile import EVIL
 
 pytestmark = pytest.mark.slow
@@ -438,7 +438,7 @@ def test_a_live_view_shows_a_server_until_a_key_ends_it(
     words = ("serve", str(SERVED), "--listen", "http://127.0.0.1:0/mcp", "--admin", where)
     with started(*words, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
-        assert "serving" in process.stderr.readline()
+        announced(process.stderr)
         session = terminal("top", where, LINES="24", COLUMNS="80")
         session.until(lambda: "q quit" in session.text)
         before = session.text.count("SUPERVISOR")
@@ -485,7 +485,7 @@ def test_top_gives_the_terminal_back_while_it_is_stopped_and_when_it_is_killed(
     words = ("serve", str(SERVED), "--listen", "http://127.0.0.1:0/mcp", "--admin", where)
     with started(*words, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
-        process.stderr.readline()
+        announced(process.stderr)
         session = terminal("top", where, program=("-c", SHELL))
         session.until(lambda: "req/s" in session.text)
         session.type(b"\x1a")

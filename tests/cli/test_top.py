@@ -28,7 +28,7 @@ from mcp_actors.telemetry.history import OperationRow
 from mcp_actors.telemetry.live_view import Action
 from mcp_actors.telemetry.snapshot import HealthTrouble, KindRow, NodeSnapshot, Queues, Rates, Snapshot
 
-from .conftest import SERVED, Ran, Started
+from .conftest import SERVED, Ran, Started, announced
 
 TOOLS, CALLS, TASKS, SESSIONS, UPSTREAMS, NODES, CRASHES, ENGINE = range(8)
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\u202e\x9b31m\r\n日本語"
@@ -379,7 +379,7 @@ def test_without_a_terminal_it_prints_one_snapshot(
     words = ("serve", str(SERVED), "--listen", "http://127.0.0.1:0/mcp", "--admin", where)
     with started(*words, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
-        assert "serving" in process.stderr.readline()
+        announced(process.stderr)
         shown = mcp("top", where)
         assert (shown.returncode, shown.stderr) == (0, "")
         assert "req/s" in shown.stdout

@@ -527,7 +527,7 @@ async def pipes() -> AsyncIterator[Any]:
     yield transport, lambda where: transport
 
 
-async def test_a_broker_keeps_the_contract() -> None:
+async def test_a_broker_keeps_the_contract(autojump_clock: trio.testing.MockClock) -> None:
     report = await check_transport(broker, exchange=True, eras=["modern"], quiet=0.02)
     assert report.passed
 

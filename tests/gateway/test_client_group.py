@@ -164,7 +164,7 @@ def test_a_name_leads_to_one_server_or_the_group_is_refused(
 async def test_a_server_that_fails_costs_itself_alone(autojump_clock: Any) -> None:
     servers = {
         "good": echoing(),
-        "refused": "tcp://127.0.0.1:1",
+        "refused": "memory:nobody-serves-this",
         "silent": Silent(connects=False),
         "mute": Silent(connects=True),
         "other": echoing("other"),
@@ -226,7 +226,7 @@ async def test_an_entry_of_a_configuration_fails_alone(
 
 async def test_a_required_server_that_fails_ends_the_others_at_once(autojump_clock: Any) -> None:
     silent = Silent(connects=False)
-    group = ClientGroup({"silent": silent, "refused": "tcp://127.0.0.1:1"}, required=["refused"])
+    group = ClientGroup({"silent": silent, "refused": "memory:nobody-serves-this"}, required=["refused"])
     with capture_logs(), pytest.raises(ConnectFailed):
         async with group:
             raise AssertionError("it is not entered")

@@ -97,7 +97,7 @@ class Project:
         self._heard.set()
 
     async def reloads(self, name: str, text: str) -> None:
-        """Puts a file until it is served: an import may need more than the bound that is tested."""
+        """Puts a file until it is served: an import whose bound is a part of a second may need more."""
         while True:
             self.put(name, text)
             if "reloaded in" in await self.hears("reloaded"):

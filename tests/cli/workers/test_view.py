@@ -38,7 +38,7 @@ from mcp_actors.telemetry.exposition import Family, Sample
 from mcp_actors.telemetry.live_view import Action, ActionOutcome
 from mcp_actors.telemetry.snapshot import NodeSnapshot
 from mcp_transports.admin import AdminClient
-from tests.cli.conftest import LIMIT, Started
+from tests.cli.conftest import LIMIT, Started, announced
 from tests.telemetry.test_metrics import read, value
 
 from .test_workers import SERVER, children, replace_workers, serving, until
@@ -81,7 +81,12 @@ def good(number: int) -> Callable[[Question], bytes]:
     return answer
 
 
-async def test_workers_that_hang_say_nonsense_or_are_gone_are_shown_as_that() -> None:
+# Virtual time goes well with the pairs of sockets here: what is written at one end is at the other one at once.
+
+
+async def test_workers_that_hang_say_nonsense_or_are_gone_are_shown_as_that(
+    autojump_clock: MockClock,
+) -> None:
     with trio.fail_after(30), capture_logs() as logs:
         async with trio.open_nursery() as nursery:
             workers = [
@@ -111,7 +116,7 @@ async def test_workers_that_hang_say_nonsense_or_are_gone_are_shown_as_that() ->
     assert [each["event"] for each in logs] == ["a worker said something unknown"]
 
 
-async def test_a_worker_speaks_for_itself_and_one_that_ended_is_forgotten() -> None:
+async def test_a_worker_speaks_for_itself_and_one_that_ended_is_forgotten(autojump_clock: MockClock) -> None:
     def knows_both(question: Question) -> bytes:
         stale = msgspec.structs.replace(snapshot(2), note="silent for 3.0 s")
         outcome = None if question.action is None else ActionOutcome(True, "by the wrong one")
@@ -147,7 +152,7 @@ async def test_the_supervisor_shows_all_workers_and_why_one_was_started_again(
     words = ("serve", str(tmp_path / "several.py"), "--listen", "http://127.0.0.1:0/mcp", "--workers", "2")
     with started(*words, "--admin", where, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
-        assert "serving" in await trio.to_thread.run_sync(process.stderr.readline)
+        await trio.to_thread.run_sync(announced, process.stderr)
         client = AdminClient(where)
         first, *workers = (await client.snapshot()).nodes
         assert (first.node, first.pid) == ("supervisor", process.pid)
