@@ -76,7 +76,7 @@ async def forward_about_skill(ctx: Context[Any], routes: UpstreamRoutes, uri: st
         DefinitionChanged: It is a skill that the lock of its upstream does not have like that.
     """
     refusal: RpcError | None = None
-    for route in await routes.of_uri(ctx, uri):
+    for route in await routes.to_ask(ctx, uri):
         if not await _may_ask(ctx, route):
             continue
         try:

@@ -227,10 +227,16 @@ async def forward(
             held = upstream.held.held_for(ctx)
             if held is not None:
                 held.take_answers(ctx)
-                return await held.wait(ctx)
+                try:
+                    return await held.wait(ctx)
+                except RpcError:
+                    # A resource that no one lists is asked for at others now, to which this is no retry.
+                    invocation = ctx.call.invocation
+                    invocation.state = invocation.answers = invocation.opened = None
+                    raise
         if _may_be_held(ctx, upstream):
             make = partial(_forward, ctx, upstream, params, needs_key=needs_key)
-            return await upstream.held.make(ctx, make)
+            return await upstream.held.make(ctx, upstream.settings.name, make)
     return await _forward(ctx, upstream, params, None, first, needs_key=needs_key)
 
 

@@ -495,7 +495,7 @@ class Gateway(Server[StateT]):
 
     async def _forward_read(self, ctx: Context[StateT], uri: str) -> Any:
         refusal: RpcError | None = None
-        for route in await self._live[ctx._scope].routes.of_uri(ctx, uri):
+        for route in await self._live[ctx._scope].routes.to_ask(ctx, uri):
             try:
                 result = await forward(ctx, route, {**ctx.params, "uri": route.target})
             except RpcError as error:

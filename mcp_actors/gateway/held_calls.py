@@ -72,9 +72,11 @@ class HeldCall:
     Args:
         calls: All of them.
         ctx: The request that began it.
+        upstream: The name of the upstream.
     """
 
-    def __init__(self, calls: HeldCalls, ctx: Context[Any]) -> None:
+    def __init__(self, calls: HeldCalls, ctx: Context[Any], upstream: str) -> None:
+        self.upstream = upstream
         self.ctx: Context[Any] | None = ctx
         """The request of the client that waits for it now, ``None`` while the client is asked."""
         self.on_request: Callable[[Context[Any] | None], object] | None = None
@@ -225,9 +227,11 @@ class HeldCalls:
     def __len__(self) -> int:
         return len(self._asking)
 
-    async def make(self, ctx: Context[Any], function: Callable[[HeldCall], Awaitable[Any]]) -> Any:
+    async def make(
+        self, ctx: Context[Any], upstream: str, function: Callable[[HeldCall], Awaitable[Any]]
+    ) -> Any:
         """Makes a call that may be held, in a task of its own; returns and raises as `HeldCall.wait`."""
-        held = HeldCall(self, ctx)
+        held = HeldCall(self, ctx, upstream)
         failed = RpcError(INTERNAL_ERROR, "internal error")
         start(
             self._nursery,

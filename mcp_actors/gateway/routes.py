@@ -18,6 +18,7 @@ begins behind that entry, or where it would be.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import dropwhile
 from typing import Any
 
 import attrs
@@ -253,6 +254,21 @@ class UpstreamRoutes:
         unlisted.sort(key=lambda each: not self._uses(ctx, each, scheme))
         routes = (self._checked(ctx, kind, each, uri) for each in unlisted)
         return [each for each in routes if each is not None]
+
+    async def to_ask(self, ctx: Context[Any], uri: str) -> list[Route]:
+        """Returns those of `of_uri` that are still to be asked: a retry goes on at the one that has asked the caller.
+
+        Raises:
+            InsufficientScope: The caller lacks a scope that the upstream needs.
+            RpcError: -32602: It is a retry of a call that has ended, or another one is in flight.
+        """
+        routes = await self.of_uri(ctx, uri)
+        if not routes or ctx.call.invocation.state is None:
+            return routes
+        held = routes[0].upstream.held.held_for(ctx)
+        if held is None:
+            return routes
+        return list(dropwhile(lambda each: each.upstream.settings.name != held.upstream, routes))
 
     def _route_of_uri(self, ctx: Context[Any], upstream: str, uri: str) -> Route | None:
         own = self._lists.tables[upstream].own_uri(uri)

@@ -25,7 +25,7 @@ from mcp_actors.errors import (
 )
 from mcp_actors.gateway import Gateway, Upstream, held_calls
 from mcp_actors.tasks import Tasks
-from mcp_actors.types import ElicitResult
+from mcp_actors.types import ElicitResult, ReadResourceResult, TextResourceContents
 from mcp_transports.http.client import HttpClientTransport
 from mcp_transports.http.server import HttpServerTransport
 from tests.gateway.test_lists import make_library, make_server, names_of
@@ -496,6 +496,41 @@ async def test_a_result_that_was_there_before_the_answers_waits_for_the_retry(
             "x_ask", {"patience": 10.0}, answers=answers, state=required.value.state
         )
     assert result.text == "nobody came"
+
+
+@pytest.mark.parametrize("first", ["asks", "has"])
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_what_no_server_lists_is_found_although_another_one_asks_before_it_says_no(
+    era: str, first: str
+) -> None:
+    asks, has = Server("asks"), Server("has")
+
+    @asks.middleware
+    async def ask(ctx: Any, call_next: Any) -> Any:
+        if ctx.method == "resources/read":
+            await ctx.elicit("May I?", {"type": "object", "properties": {}})
+            raise ResourceNotFound(ctx.params["uri"])
+        return await call_next(ctx)
+
+    @has.middleware
+    async def answer(ctx: Any, call_next: Any) -> Any:
+        if ctx.method == "resources/read" and ctx.params["uri"] == "x://unlisted":
+            return ReadResourceResult([TextResourceContents("x://unlisted", "here")])
+        return await call_next(ctx)
+
+    for server in (asks, has):
+        server.add_resource(f"{server.name}://listed", lambda: "", name="listed")
+    servers = sorted((asks, has), key=lambda each: each.name != first)
+    gateway = Gateway([Upstream(name=each.name, target=each, era="legacy") for each in servers])
+
+    async def accept(question: Any) -> ElicitResult:
+        return ElicitResult("accept", {})
+
+    async with Client(gateway, era=era, elicitation=accept) as client:
+        assert (await client.read_resource("x://unlisted")).text == "here"
+        with pytest.raises(ResourceNotFound) as refused:
+            await client.read_resource("x://nothing")
+    assert refused.value.uri == "x://nothing"
 
 
 async def test_a_state_is_good_for_the_same_request_alone(autojump_clock: MockClock) -> None:

@@ -258,6 +258,9 @@ def test_a_client_has_what_the_server_has(reports: Reports, client: str, server:
         assert name.replace("*", server) in lists[kind]
     for name, expected, *_ in STEPS[server]:
         seen = json.dumps(report["steps"][f"{server} {name}"], ensure_ascii=False)
+        if name == "no_resource" and CLIENTS[client][3] == MODERN and ASKS_AT_ONCE in BEHIND[era]:
+            # All servers are asked for it. Where one asks for roots meanwhile, the retry has the refusal of that one.
+            expected = NOT_THERE
         assert re.search(expected, seen), f"{name}: {seen}"
     reported = report["steps"][f"{server} progress"]["reported"]
     if CLIENTS[client][3] == MODERN and server == ASKS_AT_ONCE:
