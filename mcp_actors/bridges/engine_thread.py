@@ -214,11 +214,15 @@ class EngineThread:
             await trio.sleep(LOOK_AGAIN)
             # A loop that was stopped may hold some.
             self._take_steps()
-            for each in list(self.watched):
-                # What is added from here on, or while it looks, stays.
-                self.watched.discard(each)
-                if each.look():
-                    self.watched.add(each)
+            self._look_at_loops()
+
+    def _look_at_loops(self) -> None:
+        # A function of its own: a task that sleeps would keep the last of them in a variable.
+        for each in list(self.watched):
+            # What is added from here on, or while it looks, stays.
+            self.watched.discard(each)
+            if each.look():
+                self.watched.add(each)
 
 
 _of_run: trio.lowlevel.RunVar[EngineThread] = trio.lowlevel.RunVar("mcp_actors engine")

@@ -22,6 +22,7 @@ from mcp_actors.bridges.engine_thread import engine_thread
 from mcp_actors.bridges.faces import HeldBlock
 from mcp_actors.bridges.thread_bridge import ThreadBridge
 from tests.bridges.watched import called_back
+from tests.transports.http.raw import eventually
 
 variable: ContextVar[str] = ContextVar("variable", default="unset")
 
@@ -214,6 +215,30 @@ def test_loops_that_come_and_go_leave_nothing() -> None:
         if not any(each() for each in loops[:-1]):
             break
     assert [each() for each in loops[:-1]] == [None] * 19
+
+
+def test_whoever_looks_for_loops_that_were_closed_keeps_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mcp_actors.bridges.engine_thread.LOOK_AGAIN", 0.001)
+
+    async def close() -> None:
+        pass
+
+    async def main() -> Any:
+        bridge = AsyncioBridge.of_running_loop()
+        bridge.own(close)
+        await bridge.call(seen_in_the_engine)
+        return weakref.ref(bridge.loop)
+
+    async def until_looked() -> None:
+        await eventually(lambda: not engine_thread().watched)
+
+    loop = asyncio.run(main())
+    for _ in range(1000):
+        ThreadBridge().call(until_looked)
+        gc.collect()
+        if loop() is None:
+            break
+    assert loop() is None
 
 
 # -- The future by which a call of the engine runs the task that waits for it ----------------------------
