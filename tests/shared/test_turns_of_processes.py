@@ -19,14 +19,13 @@ from mcp_actors import Client
 from mcp_actors.errors import ConnectFailed, ConnectionLost
 from tests.redis_server import RedisServer
 from tests.shared.node_process import NodeProcess
-from tests.transports.lines import until
 
 pytestmark = pytest.mark.slow
 
 CALLS = int(os.environ.get("MCP_ACTORS_TURNS", "60"))
 OF_ONE_LIFE = 100
 KEYS = ("a", "b")
-PATIENCE = 120.0
+PATIENCE = 300.0
 # Behind one that was killed nobody waits for longer than this: its node is known to be gone, or its lease is over.
 LONGEST = 60.0
 PROGRAM = '''
@@ -100,19 +99,12 @@ class Desk:
             else:
                 self.ends["answered"] += 1
 
-        before = len(self._log.read_text().splitlines())
         with trio.fail_after(PATIENCE + LONGEST):
             async with trio.open_nursery() as nursery:
                 for number in numbers:
                     nursery.start_soon(call, self.nodes[number % 2], number)
                 await trio.sleep(self._chance.uniform(0.5, 1))
-                # Both nodes have begun something, however late a busy machine comes to that.
-                await until(lambda: self._processes_since(before) >= 2)
                 victim.kill()
-
-    def _processes_since(self, line: int) -> int:
-        """How many processes have written something from that line of the log on."""
-        return len({each.split()[-1] for each in self._log.read_text().splitlines()[line:]})
 
     def met(self) -> list[str]:
         """The calls that began while another one with their key was running, at a node that lived."""
