@@ -57,7 +57,7 @@ from mcp_actors.gateway.call_options import call_options
 from mcp_actors.gateway.callbacks import is_asked_by_result
 from mcp_actors.gateway.connections import ASKING_CAPABILITIES
 from mcp_actors.gateway.forwarded_tasks import made_with_tasks, messages_passed_on
-from mcp_actors.gateway.held_calls import HeldCall
+from mcp_actors.gateway.held_calls import ASKED_BY, HeldCall
 from mcp_actors.gateway.results import asks_for_input, failure_for_client, failure_of, result_for_caller
 from mcp_actors.gateway.routes import Route
 from mcp_actors.gateway.upstream import Lease, UpstreamActor
@@ -227,13 +227,7 @@ async def forward(
             held = upstream.held.held_for(ctx)
             if held is not None:
                 held.take_answers(ctx)
-                try:
-                    return await held.wait(ctx)
-                except RpcError:
-                    # A resource that no one lists is asked for at others now, to which this is no retry.
-                    invocation = ctx.call.invocation
-                    invocation.state = invocation.answers = invocation.opened = None
-                    raise
+                return await held.wait(ctx)
         if _may_be_held(ctx, upstream):
             make = partial(_forward, ctx, upstream, params, needs_key=needs_key)
             return await upstream.held.make(ctx, upstream.settings.name, make)
@@ -299,7 +293,7 @@ async def _forward(
                 return result_for_caller(ctx, lease, result)
             try:
                 if is_asked_by_result(ctx):
-                    return _passed_on(ctx, era, result)
+                    return _passed_on(ctx, name, era, result)
                 params = await _answered_round(ctx, era, params, result)
             except RemoteProtocolError as error:
                 raise failure_for_client(name, error) from error
@@ -456,7 +450,7 @@ async def _message_passed_on(lease: Lease, stream: PartStream, message: Any) -> 
         raise failure_of(lease, error) from None
 
 
-def _passed_on(ctx: Context[Any], era: Era, result: dict[str, Any]) -> dict[str, Any]:
+def _passed_on(ctx: Context[Any], upstream: str, era: Era, result: dict[str, Any]) -> dict[str, Any]:
     """Returns what a client without a session is sent of an input-required result.
 
     Raises:
@@ -465,11 +459,9 @@ def _passed_on(ctx: Context[Any], era: Era, result: dict[str, Any]) -> dict[str,
     """
     asked: InputRequiredResult = read_result(era, result, InputRequiredResult)
     _check(ctx, asked.input_requests or {})
-    if asked.request_state is None:
-        return result
-    state = ctx._scope.seal_answers(
-        ctx.call.invocation, {_STATE: asked.request_state}, approval=ctx.call.approval
-    )
+    # Also without a state of the upstream: the retry's answers are for it alone.
+    sealed = {ASKED_BY: upstream, _STATE: asked.request_state}
+    state = ctx._scope.seal_answers(ctx.call.invocation, sealed, approval=ctx.call.approval)
     return {**result, "requestState": state}
 
 

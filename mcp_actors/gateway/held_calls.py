@@ -38,7 +38,7 @@ from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.task_kinds import HELD_CALL
 from mcp_actors.types import InputRequest, InputResponse
 
-__all__ = ["HELD_TIMEOUT", "RETRY_AFTER", "HeldCall", "HeldCalls"]
+__all__ = ["ASKED_BY", "HELD_TIMEOUT", "RETRY_AFTER", "HeldCall", "HeldCalls"]
 
 HELD_TIMEOUT = 600.0
 """Seconds that a client has for its answers: as long as one with a session has, `Limits.ask_timeout`."""
@@ -54,6 +54,8 @@ MAX_QUESTIONS = 16
 RETRY_AFTER = 1.0
 """Seconds after which a caller that is refused may expect better: about the length of a call."""
 
+ASKED_BY = "asked_by"
+"""The member of a sealed state that has the name of the upstream to which the retry belongs."""
 _HELD = "held"
 _ASKED = "asked"
 _WHAT = "calls that wait for input"
@@ -76,7 +78,7 @@ class HeldCall:
     """
 
     def __init__(self, calls: HeldCalls, ctx: Context[Any], upstream: str) -> None:
-        self.upstream = upstream
+        self._upstream = upstream
         self.ctx: Context[Any] | None = ctx
         """The request of the client that waits for it now, ``None`` while the client is asked."""
         self.on_request: Callable[[Context[Any] | None], object] | None = None
@@ -180,9 +182,8 @@ class HeldCall:
         self.scope.deadline = trio.current_time() + HELD_TIMEOUT
         asked = {key: each.question for key, each in self._questions.items()}
         # The number of questions tells the rounds apart: clients may take an equal state for the same round.
-        state = ctx._scope.seal_answers(
-            ctx.call.invocation, {_HELD: self.id, _ASKED: self._asked}, approval=ctx.call.approval
-        )
+        sealed = {ASKED_BY: self._upstream, _HELD: self.id, _ASKED: self._asked}
+        state = ctx._scope.seal_answers(ctx.call.invocation, sealed, approval=ctx.call.approval)
         return input_required(asked, state, ctx.era)
 
     def _attach(self, ctx: Context[Any] | None) -> None:

@@ -17,19 +17,21 @@ begins behind that entry, or where it would be.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import dropwhile
 from typing import Any
 
 import attrs
 import trio
 
+from mcp_actors._eras.era import Invocation
 from mcp_actors._server.context import check_scopes, has_scopes, note_listing
 from mcp_actors._server.names import NameTable
 from mcp_actors._server.registry import page
 from mcp_actors._server.visibility import decided
 from mcp_actors.errors import DefinitionChanged, UpstreamUnavailable
 from mcp_actors.gateway.connections import GatewayCircle, gateways_of, is_gateway
+from mcp_actors.gateway.held_calls import ASKED_BY
 from mcp_actors.gateway.listing import LIST_KINDS, ListKind, UpstreamListing
 from mcp_actors.gateway.lists import ListedRow, UpstreamLists
 from mcp_actors.gateway.upstream import UpstreamActor
@@ -255,20 +257,22 @@ class UpstreamRoutes:
         routes = (self._checked(ctx, kind, each, uri) for each in unlisted)
         return [each for each in routes if each is not None]
 
-    async def to_ask(self, ctx: Context[Any], uri: str) -> list[Route]:
-        """Returns those of `of_uri` that are still to be asked: a retry goes on at the one that has asked the caller.
+    async def to_ask(self, ctx: Context[Any], uri: str) -> Iterator[Route]:
+        """Returns the upstreams of `of_uri` to ask one after the other, as long as none has the resource.
+
+        A retry with answers belongs to the upstream that has asked for them. It goes on there, and those after that one
+        are asked anew: nothing that a caller has answered to one upstream is told to another one.
 
         Raises:
             InsufficientScope: The caller lacks a scope that the upstream needs.
-            RpcError: -32602: It is a retry of a call that has ended, or another one is in flight.
+            RpcError: -32602: The state of a retry is forged, too old, or another call's.
         """
+        invocation = ctx.call.invocation
+        asked_by = ctx._scope.sealed_answers(invocation).get(ASKED_BY)
         routes = await self.of_uri(ctx, uri)
-        if not routes or ctx.call.invocation.state is None:
-            return routes
-        held = routes[0].upstream.held.held_for(ctx)
-        if held is None:
-            return routes
-        return list(dropwhile(lambda each: each.upstream.settings.name != held.upstream, routes))
+        if asked_by is not None:
+            routes = list(dropwhile(lambda each: each.upstream.settings.name != asked_by, routes))
+        return _one_after_the_other(routes, invocation)
 
     def _route_of_uri(self, ctx: Context[Any], upstream: str, uri: str) -> Route | None:
         own = self._lists.tables[upstream].own_uri(uri)
@@ -331,6 +335,12 @@ class UpstreamRoutes:
             return None
         check_scopes(ctx.call, ctx._scope, frozenset(actor.settings.scopes))
         return Route(actor, own) if self.sees(ctx, upstream, kind, own) else None
+
+
+def _one_after_the_other(routes: list[Route], invocation: Invocation) -> Iterator[Route]:
+    for route in routes:
+        yield route
+        invocation.state = invocation.answers = invocation.opened = None
 
 
 @attrs.frozen

@@ -25,7 +25,13 @@ from mcp_actors.errors import (
 )
 from mcp_actors.gateway import Gateway, Upstream, held_calls
 from mcp_actors.tasks import Tasks
-from mcp_actors.types import ElicitResult, ReadResourceResult, TextResourceContents
+from mcp_actors.types import (
+    ElicitFormParams,
+    ElicitResult,
+    InputRequiredResult,
+    ReadResourceResult,
+    TextResourceContents,
+)
 from mcp_transports.http.client import HttpClientTransport
 from mcp_transports.http.server import HttpServerTransport
 from tests.gateway.test_lists import make_library, make_server, names_of
@@ -499,11 +505,13 @@ async def test_a_result_that_was_there_before_the_answers_waits_for_the_retry(
 
 
 @pytest.mark.parametrize("first", ["asks", "has"])
+@pytest.mark.parametrize("upstream_era", ["legacy", "modern"])
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 async def test_what_no_server_lists_is_found_although_another_one_asks_before_it_says_no(
-    era: str, first: str
+    era: str, upstream_era: str, first: str
 ) -> None:
     asks, has = Server("asks"), Server("has")
+    told: list[object] = []
 
     @asks.middleware
     async def ask(ctx: Any, call_next: Any) -> Any:
@@ -514,6 +522,8 @@ async def test_what_no_server_lists_is_found_although_another_one_asks_before_it
 
     @has.middleware
     async def answer(ctx: Any, call_next: Any) -> Any:
+        if ctx.method == "resources/read":
+            told.append(ctx.call.invocation.answers)
         if ctx.method == "resources/read" and ctx.params["uri"] == "x://unlisted":
             return ReadResourceResult([TextResourceContents("x://unlisted", "here")])
         return await call_next(ctx)
@@ -521,7 +531,7 @@ async def test_what_no_server_lists_is_found_although_another_one_asks_before_it
     for server in (asks, has):
         server.add_resource(f"{server.name}://listed", lambda: "", name="listed")
     servers = sorted((asks, has), key=lambda each: each.name != first)
-    gateway = Gateway([Upstream(name=each.name, target=each, era="legacy") for each in servers])
+    gateway = Gateway([Upstream(name=each.name, target=each, era=upstream_era) for each in servers])
 
     async def accept(question: Any) -> ElicitResult:
         return ElicitResult("accept", {})
@@ -531,6 +541,42 @@ async def test_what_no_server_lists_is_found_although_another_one_asks_before_it
         with pytest.raises(ResourceNotFound) as refused:
             await client.read_resource("x://nothing")
     assert refused.value.uri == "x://nothing"
+    # What was answered to one server is told to no other one.
+    assert told == [None, None]
+
+
+async def test_answers_to_a_server_that_gives_no_state_are_told_to_no_other_one() -> None:
+    asks, other = Server("asks"), Server("other")
+    told: dict[str, list[object]] = {"asks": [], "other": []}
+    question = ElicitFormParams("May I?", {"type": "object", "properties": {}})
+
+    @asks.middleware
+    async def ask(ctx: Any, call_next: Any) -> Any:
+        if ctx.method != "resources/read":
+            return await call_next(ctx)
+        told["asks"].append(ctx.call.invocation.answers)
+        if told["asks"] == [None]:
+            return InputRequiredResult({"may": question})
+        raise ResourceNotFound(ctx.params["uri"])
+
+    @other.middleware
+    async def answer(ctx: Any, call_next: Any) -> Any:
+        if ctx.method == "resources/read":
+            told["other"].append(ctx.call.invocation.answers)
+        return await call_next(ctx)
+
+    for server in (asks, other):
+        server.add_resource(f"{server.name}://listed", lambda: "", name="listed")
+    gateway = Gateway([Upstream(name=each.name, target=each, era="modern") for each in (other, asks)])
+
+    async def accept(question: Any) -> ElicitResult:
+        return ElicitResult("accept", {})
+
+    async with Client(gateway, era="modern", elicitation=accept) as client:
+        with pytest.raises(ResourceNotFound):
+            await client.read_resource("x://nothing")
+    assert [each is None for each in told["asks"]] == [True, False]
+    assert told["other"] == [None]
 
 
 async def test_a_state_is_good_for_the_same_request_alone(autojump_clock: MockClock) -> None:
