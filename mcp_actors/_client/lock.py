@@ -344,8 +344,9 @@ class ServerLock:
             skill = read_skill(item)
         except ValueError:
             return
-        drifts = self.kept("skills", [skill], era, server)[1]
-        for drift in drifts:
+        drift = self.drift_of("skills", skill.uri, definition_of(skill, era), server)
+        if drift is not None:
+            self.log([drift], server)
             raise DefinitionChanged(drift.kind, drift.name, drift.change, drift.diff)
 
     def shown_instructions(self, offered: str | None, server: str) -> str | None:
