@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import sys
 import tempfile
 from collections.abc import AsyncIterator
@@ -21,6 +20,7 @@ from typing import Any
 
 import trio
 
+from benchmarks.suite.server import free_port
 from mcp_actors import Client, Server
 
 WARM_UP = 20
@@ -89,7 +89,7 @@ def serve(way: str, report: Path, port: int) -> None:
 async def _traced(way: str, era: str) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "walk.json")
-        arguments = [sys.executable, "-m", "benchmarks.walk", "--serve", way, str(report), str(_free_port())]
+        arguments = [sys.executable, "-m", "benchmarks.walk", "--serve", way, str(report), str(free_port())]
         async with _connected(way, era, arguments) as client:
             pid = int(report.with_suffix(".pid").read_text())
             names = [each.name async for each in client.tools()]
@@ -128,12 +128,6 @@ async def _connected(way: str, era: Any, arguments: list[str]) -> AsyncIterator[
     finally:
         process.terminate()
         await process.wait()
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port: int = listening.getsockname()[1]
-        return port
 
 
 async def _in_memory(era: Any) -> list[str]:

@@ -13,7 +13,6 @@ import pty
 import re
 import shlex
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -27,6 +26,7 @@ from typing import Any
 import pytest
 
 import mcp_actors
+from benchmarks.suite.server import free_port
 from mcp_actors.supervision.task_kinds import TASKS
 from mcp_transports.http.server import HttpLimits
 from tests.pages import (
@@ -119,9 +119,7 @@ def test_the_program_prints_what_is_below_it(name: str, tmp_path: Path, environm
 
 def test_the_test_of_a_protected_server_passes(folder: Path, environment: dict[str, str]) -> None:
     program = folder / "test_notes.py"
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    program.write_text(program.read_text().replace(":8123/", f":{port}/"))
+    program.write_text(program.read_text().replace(":8123/", f":{free_port()}/"))
     assert "1 passed" in run([*PYTEST, "test_notes.py"], folder, environment)
 
 
@@ -288,12 +286,6 @@ def test_the_commands_of_a_page_work(name: str, folder: Path, environment: dict[
             # A slow machine may cross the limit of a load.
             assert done.returncode in ({0, 6} if "--fail-if" in words else {0}), (words, done)
             task = next(iter(re.findall(r"^task (\w+)", done.stderr, re.MULTILINE)), task)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port: int = taken.getsockname()[1]
-        return port
 
 
 @contextmanager

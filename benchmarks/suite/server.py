@@ -41,8 +41,9 @@ _kept: deque[socket.socket] = deque()
 def free_port() -> int:
     """Returns a port for a program that is told one.
 
-    It stays bound here without a listener: the system gives it to nobody else by itself, and a server that names it
-    gets it, as servers do that may be started again at once (``SO_REUSEADDR``).
+    Nobody else gets it before that program has come to listen there: it stays bound here without a listener, so that
+    the system gives it to no other socket by itself, and a server that names it gets it, as servers do that may be
+    started again at once (``SO_REUSEADDR``).
     """
     kept = socket.socket()
     kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -8,15 +8,15 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import socket
 import subprocess
 import sys
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from benchmarks.suite.server import free_port
 
 from .installation import Peers
 
@@ -173,27 +173,6 @@ SERVERS: dict[str, Callable[[Peers, str], Launch]] = {
     "fastmcp": _fastmcp,
     "everything": _everything,
 }
-
-
-# Ports that were given away last: far more than one test has servers.
-KEPT_PORTS = 100
-_kept: deque[socket.socket] = deque()
-
-
-def free_port() -> int:
-    """A port for a program that is told one. Nobody else gets it before that program has come to listen there.
-
-    It stays bound here, and nobody listens: the system then gives it to no other socket by itself, and a server that
-    names it gets it, as servers do that may be started again at once (``SO_REUSEADDR``).
-    """
-    kept = socket.socket()
-    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    kept.bind(("127.0.0.1", 0))
-    _kept.append(kept)
-    if len(_kept) > KEPT_PORTS:
-        _kept.popleft().close()
-    port: int = kept.getsockname()[1]
-    return port
 
 
 @contextmanager
