@@ -165,12 +165,15 @@ def test_logging(report: Report) -> None:
     ]
 
 
-def test_progress(report: Report, client: str) -> None:
+def test_progress(report: Report, row: tuple[str, str]) -> None:
+    client, binding = row
     steps = [[done, 100, f"Completed step {done} of 100"] for done in (0, 50, 100)]
     if client.startswith("typescript"):
-        # Both TypeScript SDKs handle a response before the notifications that came in the same read, and forget
-        # the callback then: the last step is lost on their side when it and the response share one write.
-        assert report["progress"] in (steps[:2], steps)
+        assert report["progress_read"] == steps
+        told = report["progress"]
+        # On these bindings both TypeScript SDKs handle a response before the notifications of the same read, and forget
+        # the callback then. A client that does not run for longer than an answer waits for it loses steps in that way.
+        assert told == (steps[: len(told)] if binding in ("stdio", "sse") else steps)
     else:
         assert report["progress"] == steps
     assert text_of(report["test_tool_with_progress"]) != "no progress token"

@@ -94,6 +94,24 @@ async function introduction() {
     report.prompts = byKey((await client.listPrompts()).prompts, 'name');
 }
 
+async function progressing() {
+    // What the client has read, and what it has told its callback.
+    report.progress_read = [];
+    report.progress = [];
+    const stepOf = ({ progress, total, message }) => [progress, total, message];
+    const handle = client.transport.onmessage;
+    client.transport.onmessage = (message, extra) => {
+        if (message.method === 'notifications/progress') report.progress_read.push(stepOf(message.params));
+        handle(message, extra);
+    };
+    try {
+        const onprogress = (params) => report.progress.push(stepOf(params));
+        return await tool('test_tool_with_progress', {}, { onprogress });
+    } finally {
+        client.transport.onmessage = handle;
+    }
+}
+
 async function calls() {
     for (const name of [
         'test_simple_text',
@@ -104,9 +122,7 @@ async function calls() {
     ]) {
         await attempt(name, tool(name));
     }
-    report.progress = [];
-    const onprogress = ({ progress, total, message }) => report.progress.push([progress, total, message]);
-    await attempt('test_tool_with_progress', tool('test_tool_with_progress', {}, { onprogress }));
+    await attempt('test_tool_with_progress', progressing());
     await attempt('test_reconnection', tool('test_reconnection'));
     await attempt('test_custom_header', tool('test_custom_header', { region: ' Zürich ', limit: 3 }));
     await attempt('echo', tool('echo', { message: 'gruß 🐍\n\u2028' }));
