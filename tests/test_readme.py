@@ -554,7 +554,7 @@ def test_the_commands_of_the_front_page_are_those_that_ci_runs() -> None:
     assert "pip install --quiet -e '.[test]'" in ci
     # The tests against programs of others in two parts, one of which only waits, so that it waits beside the rest.
     silent = 'pytest -m peers -n 0 tests/interop/proxies >"$work/silent.log" 2>&1 </dev/null &'
-    others = "pytest -m peers --ignore tests/interop/proxies --ignore tests/browser/test_site.py"
+    others = "others=(-m peers --ignore tests/interop/proxies --ignore tests/browser/test_site.py)"
     slow = 'pytest -m "slow and not peers"'
     assert ci.index(silent) < ci.index("pytest") < ci.index(slow) < ci.index(others)
 
