@@ -154,14 +154,15 @@ class Client:
         era: ``"auto"`` finds out what the server speaks; ``"legacy"``, ``"modern"`` or one protocol version is spoken
             without asking.
         info: The client's name and version, which servers may display; by default those of this engine.
-        sampling: Answers servers that want to sample a model. Without it sampling is not declared.
+        sampling: Answers servers that want to sample a model, sync or async. Without it sampling is not declared.
         sampling_tools: Whether ``sampling`` may use tools.
         capabilities: What is declared to servers beyond what follows from the handlers, or more exactly: each member
             that it has replaces what follows. ``ClientCapabilities(elicitation=ElicitationCapability(url={}))`` is for
             a handler that opens URLs and shows no forms. By default forms and URLs are declared, and no context for
             sampling.
-        elicitation: Answers servers that want to ask the person. Without it elicitation is not declared.
-        roots: The roots that servers may work in, or a function that returns them. Without it none are declared.
+        elicitation: Answers servers that want to ask the person, sync or async. Without it elicitation is not declared.
+        roots: The roots that servers may work in, or a function that returns them, sync or async. Without it none are
+            declared.
         on_log: ``on_log(level, data, logger)``, sync or async, is called with each log message in the order of arrival.
         on_change: ``on_change(kind, uri)``, sync or async, is called with each change on the server in that order.
         on_notification: ``on_notification(method, params)``, sync or async, is called with each notification that is

@@ -49,21 +49,14 @@ DUNDERS = {
     "asyncio": ("__init__", "__aenter__", "__aexit__", "__aiter__", "__anext__", "__getitem__"),
     "sync": ("__init__", "__enter__", "__exit__", "__iter__", "__next__", "__getitem__"),
 }
-# Callbacks may be plain functions, where those of the engine's own client are async ones.
-CALLBACKS = {
-    "SamplingHandler": "Callable[[CreateMessageParams], CreateMessageResult | Awaitable[CreateMessageResult]]",
-    "ElicitationHandler": "Callable[[ElicitFormParams | ElicitUrlParams], ElicitResult | Awaitable[ElicitResult]]",
-    "Roots": "Sequence[Root | str] | Callable[[], Sequence[Root | str] | Awaitable[Sequence[Root | str]]]",
-    "ClientMiddleware": "Callable[[ClientCall, Callable[..., Any]], Any]",
-}
+# Middleware is plain functions here, where that of the engine's own client is async.
+CALLBACKS = {"ClientMiddleware": "Callable[[ClientCall, Callable[..., Any]], Any]"}
 ALIASES = "\n".join(f"_{name}: TypeAlias = {meaning}" for name, meaning in CALLBACKS.items())
 IMPORTED = """\
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Self, TypeAlias
 from mcp_actors.client import ClientCall
-from mcp_actors.types import CreateMessageParams, CreateMessageResult, ElicitFormParams, ElicitResult, ElicitUrlParams
-from mcp_actors.types import Root
 """
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -104,13 +104,13 @@ __all__ = [
 # How long closing may take, seconds: a child process gets its signals and grace periods in this time.
 CLOSE_TIMEOUT = 10.0
 
-SamplingHandler = Callable[[CreateMessageParams], Awaitable[CreateMessageResult]]
+SamplingHandler = Callable[[CreateMessageParams], Awaitable[CreateMessageResult] | CreateMessageResult]
 """Answers a server's request to sample a model."""
 
-ElicitationHandler = Callable[[ElicitFormParams | ElicitUrlParams], Awaitable[ElicitResult]]
+ElicitationHandler = Callable[[ElicitFormParams | ElicitUrlParams], Awaitable[ElicitResult] | ElicitResult]
 """Answers a server's request to ask the person in front of the client."""
 
-Roots = Sequence[Root | str] | Callable[[], Awaitable[Sequence[Root | str]]]
+Roots = Sequence[Root | str] | Callable[[], Awaitable[Sequence[Root | str]] | Sequence[Root | str]]
 """The roots that servers may work in, or a function that returns them."""
 
 LogHandler = Callable[[Any, Any, str | None], Awaitable[None] | None]
@@ -155,10 +155,10 @@ Target = Connectable | Sequence[str] | Path
 
 # What CreateProcess starts, and the batch files that the stdio transport has their interpreter run.
 _WINDOWS_PROGRAMS = frozenset((".bat", ".cmd", ".com", ".exe"))
-_OF_ROOTS = "a list of roots or an async function that returns one"
+_OF_ROOTS = "a list of roots or a function that returns one"
 _CHECKS = {
-    "sampling": callback("an async function sampling(params) that takes CreateMessageParams", 1),
-    "elicitation": callback("an async function elicitation(params) that takes the question", 1),
+    "sampling": callback("a function sampling(params) that takes CreateMessageParams", 1),
+    "elicitation": callback("a function elicitation(params) that takes the question", 1),
     "on_log": callback("a function on_log(level, data, logger)", 3),
     "on_change": callback("a function on_change(kind, uri)", 2),
     "on_notification": callback("a function on_notification(method, params)", 2),

@@ -208,12 +208,12 @@ class RequestHandlers:
         with self._peer_waits():
             if isinstance(question, CreateMessageParams):
                 assert self._sampling is not None
-                message: CreateMessageResult = await self._sampling(question)
+                message: CreateMessageResult = await _outcome_of(self._sampling(question))
                 return message
             if isinstance(question, ListRootsParams):
                 return ListRootsResult(list(await self._list_roots()))
             assert self._elicitation is not None
-            result: ElicitResult = await self._elicitation(question)
+            result: ElicitResult = await _outcome_of(self._elicitation(question))
         if isinstance(question, ElicitFormParams) and result.action == "accept":
             # Defaults fill what the person left out.
             content = fill_defaults(question.requested_schema, result.content)
@@ -234,9 +234,7 @@ class RequestHandlers:
         assert self._roots is not None
         if not callable(self._roots):
             return self._roots
-        roots: Any = self._roots()
-        if inspect.isawaitable(roots):
-            roots = await roots
+        roots = await _outcome_of(self._roots())
         try:
             return as_roots(roots)
         except ValueError as error:
@@ -273,3 +271,8 @@ class RequestHandlers:
         problem = history_problem(params.messages)
         if problem is not None:
             raise RpcError(INVALID_PARAMS, problem)
+
+
+async def _outcome_of(returned: Any) -> Any:
+    """Returns the answer of a handler, which may be a plain or an async function."""
+    return await returned if inspect.isawaitable(returned) else returned

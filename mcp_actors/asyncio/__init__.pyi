@@ -7,15 +7,7 @@ The classes of clients are made from those of the engine, so that the two cannot
 # Written by tests/test_faces.py.
 
 import os
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Collection,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import UnionType
 from typing import Any, Self, TypeAlias, overload
@@ -28,9 +20,12 @@ from mcp_actors._client.lock import Drift, ServerLock
 from mcp_actors._client.options import (
     Access,
     ChangeHandler,
+    ElicitationHandler,
     LogHandler,
     LossHandler,
     NotificationCallback,
+    Roots,
+    SamplingHandler,
     Target,
     Telemetry,
 )
@@ -48,12 +43,7 @@ from mcp_actors.types import (
     ClientCapabilities,
     Completion,
     CompletionReference,
-    CreateMessageParams,
-    CreateMessageResult,
     DiscoverResult,
-    ElicitFormParams,
-    ElicitResult,
-    ElicitUrlParams,
     GetPromptResult,
     Implementation,
     InputResponse,
@@ -66,7 +56,6 @@ from mcp_actors.types import (
     ReadResourceResult,
     Resource,
     ResourceTemplate,
-    Root,
     ServerCapabilities,
     Skill,
     SubscriptionFilter,
@@ -76,15 +65,6 @@ from mcp_actors.types.tasks import TaskStatus
 
 __all__ = ["Client", "ClientGroup", "ClientPool", "Listener", "TaskHandle", "ToolStream", "lifespan", "serve"]
 
-_SamplingHandler: TypeAlias = Callable[
-    [CreateMessageParams], CreateMessageResult | Awaitable[CreateMessageResult]
-]
-_ElicitationHandler: TypeAlias = Callable[
-    [ElicitFormParams | ElicitUrlParams], ElicitResult | Awaitable[ElicitResult]
-]
-_Roots: TypeAlias = (
-    Sequence[Root | str] | Callable[[], Sequence[Root | str] | Awaitable[Sequence[Root | str]]]
-)
 _ClientMiddleware: TypeAlias = Callable[[ClientCall, Callable[..., Any]], Any]
 
 class Client:
@@ -103,14 +83,15 @@ class Client:
         era: ``"auto"`` finds out what the server speaks; ``"legacy"``, ``"modern"`` or one protocol version is spoken
             without asking.
         info: The client's name and version, which servers may display; by default those of this engine.
-        sampling: Answers servers that want to sample a model. Without it sampling is not declared.
+        sampling: Answers servers that want to sample a model, sync or async. Without it sampling is not declared.
         sampling_tools: Whether ``sampling`` may use tools.
         capabilities: What is declared to servers beyond what follows from the handlers, or more exactly: each member
             that it has replaces what follows. ``ClientCapabilities(elicitation=ElicitationCapability(url={}))`` is for
             a handler that opens URLs and shows no forms. By default forms and URLs are declared, and no context for
             sampling.
-        elicitation: Answers servers that want to ask the person. Without it elicitation is not declared.
-        roots: The roots that servers may work in, or a function that returns them. Without it none are declared.
+        elicitation: Answers servers that want to ask the person, sync or async. Without it elicitation is not declared.
+        roots: The roots that servers may work in, or a function that returns them, sync or async. Without it none are
+            declared.
         on_log: ``on_log(level, data, logger)``, sync or async, is called with each log message in the order of arrival.
         on_change: ``on_change(kind, uri)``, sync or async, is called with each change on the server in that order.
         on_notification: ``on_notification(method, params)``, sync or async, is called with each notification that is
@@ -196,11 +177,11 @@ class Client:
         *,
         era: str = "auto",
         info: Implementation | None = None,
-        sampling: _SamplingHandler | None = None,
+        sampling: SamplingHandler | None = None,
         sampling_tools: bool = False,
         capabilities: ClientCapabilities | None = None,
-        elicitation: _ElicitationHandler | None = None,
-        roots: _Roots | None = None,
+        elicitation: ElicitationHandler | None = None,
+        roots: Roots | None = None,
         on_log: LogHandler | None = None,
         on_change: ChangeHandler | None = None,
         on_notification: NotificationCallback | None = None,

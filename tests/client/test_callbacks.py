@@ -237,6 +237,21 @@ async def test_a_request_handler_that_fails_costs_its_call(
         assert not (await client.call_tool(tool)).is_error
 
 
+PLAIN_ANSWERS: dict[str, Callable[..., Any]] = {
+    "sampling": lambda question: CreateMessageResult("assistant", TextContent("fine"), "a model"),
+    "elicitation": lambda question: ElicitResult("decline"),
+    "roots": lambda: ["file:///a"],
+}
+
+
+@EACH_ERA
+async def test_a_request_handler_may_be_a_plain_function(era: str) -> None:
+    async with Client(talkative(), era=era, **PLAIN_ANSWERS) as client:
+        plain = [(await client.call_tool(tool)).text for tool in ("sample", "elicit", "roots")]
+    async with Client(talkative(), era=era, **ANSWERS) as client:
+        assert plain == [(await client.call_tool(tool)).text for tool in ("sample", "elicit", "roots")]
+
+
 @EACH_ERA
 async def test_a_refusal_of_a_handler_is_no_failure(era: str) -> None:
     async def elicitation(question: Any) -> ElicitResult:

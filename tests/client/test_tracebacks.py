@@ -192,7 +192,7 @@ WRONG_ARGUMENTS = {
         "on_log=lambda message: 0",
         "on_log is a function on_log(level, data, logger), called with 3 arg",
     ),
-    "elicitation": ("elicitation=lambda: 0", "elicitation is an async function elicitation(params)"),
+    "elicitation": ("elicitation=lambda: 0", "elicitation is a function elicitation(params)"),
     "timeout": ("timeout=-1", "timeout is a number of seconds above 0"),
 }
 

@@ -121,9 +121,9 @@ def test_a_file_that_cannot_be_run_is_refused(tmp_path: Path) -> None:
         (
             "sampling",
             3,
-            "sampling is an async function sampling(params) that takes CreateMessageParams, not 3",
+            "sampling is a function sampling(params) that takes CreateMessageParams, not 3",
         ),
-        ("elicitation", "x", "elicitation is an async function"),
+        ("elicitation", "x", "elicitation is a function"),
         ("on_log", 3, "on_log is a function on_log(level, data, logger)"),
         ("on_change", 3, "on_change is a function on_change(kind, uri)"),
         ("roots", "file:///x", "roots is a list of roots"),
@@ -158,9 +158,9 @@ CALLBACKS = {
     "on_change": "on_change is a function on_change(kind, uri), called with 2 arguments, not one(message",
     "on_notification": "a function on_notification(method, params), called with 2 arguments, not one(message",
     "on_lost": "on_lost is a function on_lost(why), not <lambda>()",
-    "sampling": "sampling is an async function sampling(params) that takes CreateMessageParams, not <lambda>()",
-    "elicitation": "elicitation is an async function elicitation(params) that takes the question, not <lambda>()",
-    "roots": "roots is a list of roots or an async function that returns one, not one(message",
+    "sampling": "sampling is a function sampling(params) that takes CreateMessageParams, not <lambda>()",
+    "elicitation": "elicitation is a function elicitation(params) that takes the question, not <lambda>()",
+    "roots": "roots is a list of roots or a function that returns one, not one(message",
 }
 
 
