@@ -79,8 +79,9 @@ class Desk:
             self.nodes[0].start()
 
     async def _live(self, numbers: range) -> None:
-        """Makes calls at both nodes, and kills the first one while it works."""
+        """Makes calls at both nodes, and kills the first one while it works, after it has answered one."""
         victim = self.nodes[0]
+        works = trio.Event()
 
         async def call(node: NodeProcess, number: int) -> None:
             arguments = {
@@ -98,12 +99,15 @@ class Desk:
                 self.killed.add(str(number))
             else:
                 self.ends["answered"] += 1
+                if node is victim:
+                    works.set()
 
         with trio.fail_after(PATIENCE + LONGEST):
             async with trio.open_nursery() as nursery:
                 for number in numbers:
                     nursery.start_soon(call, self.nodes[number % 2], number)
                 await trio.sleep(self._chance.uniform(0.5, 1))
+                await works.wait()
                 victim.kill()
 
     def met(self) -> list[str]:
