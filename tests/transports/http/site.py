@@ -137,7 +137,7 @@ class Events:
 @asynccontextmanager
 async def site(**options: Any) -> AsyncIterator[Site]:
     made = Site(**options)
-    with trio.fail_after(60):
+    with trio.fail_after(120):
         async with trio.open_nursery() as nursery, made.http:
             (made.url,) = await nursery.start(made.server.serve, made.transport)
             yield made

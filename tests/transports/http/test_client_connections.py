@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from mcp_actors import Client, ConnectFailed, ConnectionLost, Server
 from mcp_actors.abc import NoAnswer
-from mcp_transports.http.client import HttpChannel, HttpClientTransport, from_url
+from mcp_transports.http.client import HttpChannel, HttpClientTransport, from_url, session_state
 from mcp_transports.http.client.http import HttpRequester
 from mcp_transports.http.client.pool import ClientConnection, ConnectionPool, HttpAddress, SocketStream
 from mcp_transports.http.client.senders import PooledSender, RequestBody
@@ -440,7 +440,9 @@ class Forgetful:
 
 
 @pytest.fixture
-def forgetful() -> Forgetful:
+def forgetful(monkeypatch: pytest.MonkeyPatch) -> Forgetful:
+    # Each call in flight has to be told that it never ran, which on a busy machine takes more than a second.
+    monkeypatch.setattr(session_state, "EXPIRY_GRACE", 60)
     return Forgetful()
 
 
