@@ -103,7 +103,7 @@ async def no_request_in_flight(channel: HttpChannel) -> None:
         await trio.sleep(0.001)
 
 
-async def test_calls_one_after_the_other_use_one_connection() -> None:
+async def test_calls_one_after_the_other_use_one_connection(connections_are_kept: None) -> None:
     server = RawServer(echo)
     async with server.channel() as channel:
         for id in range(5):
@@ -111,7 +111,7 @@ async def test_calls_one_after_the_other_use_one_connection() -> None:
     assert server.connections == 1
 
 
-async def test_a_stream_that_was_answered_gives_its_connection_back() -> None:
+async def test_a_stream_that_was_answered_gives_its_connection_back(connections_are_kept: None) -> None:
     async def answer(stream: trio.abc.Stream, head: bytes, body: bytes) -> bool:
         text = SSE + chunk(b"data: " + body + b"\n\n")
         # In pieces that end anywhere.
@@ -128,7 +128,7 @@ async def test_a_stream_that_was_answered_gives_its_connection_back() -> None:
     assert server.connections == 1
 
 
-async def test_the_older_binding_uses_two_connections() -> None:
+async def test_the_older_binding_uses_two_connections(connections_are_kept: None) -> None:
     async def answer(stream: trio.abc.Stream, head: bytes, body: bytes) -> bool:
         if head.startswith(b"GET"):
             await stream.send_all(SSE + chunk(b"event: endpoint\ndata: /post\n\n"))
