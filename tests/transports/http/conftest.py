@@ -9,6 +9,8 @@ import pytest
 import structlog
 import structlog.testing
 
+from mcp_transports.http.client import client_transport, post
+
 
 @pytest.fixture
 def logs() -> Iterator[list[MutableMapping[str, Any]]]:
@@ -16,3 +18,11 @@ def logs() -> Iterator[list[MutableMapping[str, Any]]]:
     with structlog.testing.capture_logs() as captured:
         yield captured
     structlog.reset_defaults()
+
+
+@pytest.fixture
+def connections_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has a client close no connection because a busy machine needed a second for the end of a stream, or four for the
+    next request."""
+    monkeypatch.setattr(post, "LINGER", 60)
+    monkeypatch.setattr(client_transport, "KEEPALIVE_EXPIRY", 60)

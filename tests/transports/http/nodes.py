@@ -30,7 +30,7 @@ class Node(Site):
 async def nodes(number: int, shared: Spanning, **options: Any) -> AsyncIterator[list[Node]]:
     """So many nodes, which all serve until the block ends."""
     made = [Node(shared=shared, **options) for _ in range(number)]
-    with trio.fail_after(30):
+    with trio.fail_after(120):
         async with trio.open_nursery() as nursery, AsyncExitStack() as stack:
             for node in made:
                 known = set(shared.nodes)

@@ -29,7 +29,10 @@ class Site:
 
     def __init__(self, **options: Any) -> None:
         self.server = server = options.pop("make", Server)(
-            "site", limits=Limits(drain_grace=2), shared=options.pop("shared", None)
+            "site",
+            # Calls that a test lets end behind a stop have the time of a busy machine for that.
+            limits=Limits(drain_grace=options.pop("drain_grace", 60)),
+            shared=options.pop("shared", None),
         )
         self.transport = HttpServerTransport(options.pop("url", "http://127.0.0.1:0/mcp"), **options)
         self.url = ""
@@ -134,7 +137,7 @@ class Events:
 @asynccontextmanager
 async def site(**options: Any) -> AsyncIterator[Site]:
     made = Site(**options)
-    with trio.fail_after(30):
+    with trio.fail_after(120):
         async with trio.open_nursery() as nursery, made.http:
             (made.url,) = await nursery.start(made.server.serve, made.transport)
             yield made

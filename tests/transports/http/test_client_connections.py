@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from mcp_actors import Client, ConnectFailed, ConnectionLost, Server
 from mcp_actors.abc import NoAnswer
-from mcp_transports.http.client import HttpChannel, HttpClientTransport, from_url
+from mcp_transports.http.client import HttpChannel, HttpClientTransport, from_url, session_state
 from mcp_transports.http.client.http import HttpRequester
 from mcp_transports.http.client.pool import ClientConnection, ConnectionPool, HttpAddress, SocketStream
 from mcp_transports.http.client.senders import PooledSender, RequestBody
@@ -94,7 +94,7 @@ async def test_cookies_of_the_user_are_left_alone() -> None:
     assert [head["cookie"] for head in heads] == ["mine=1", "mine=1"]
 
 
-async def test_an_answer_that_is_compressed_all_the_same_is_read() -> None:
+async def test_an_answer_that_is_compressed_all_the_same_is_read(connections_are_kept: None) -> None:
     async def answer(stream: trio.abc.Stream, head: bytes, body: bytes) -> bool:
         packed = json_reply(gzip.compress(body))
         await stream.send_all(packed.replace(b"\r\n\r\n", b"\r\ncontent-encoding: gzip\r\n\r\n", 1))
@@ -107,7 +107,9 @@ async def test_an_answer_that_is_compressed_all_the_same_is_read() -> None:
     assert server.connections == 1
 
 
-async def test_certificates_that_are_trusted(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_certificates_that_are_trusted(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch, connections_are_kept: None
+) -> None:
     authority = trustme.CA()
     ours, theirs = ssl.create_default_context(), ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.configure_trust(ours)
@@ -269,7 +271,7 @@ async def test_requests_that_failed_leave_their_room_to_others() -> None:
     ],
 )
 async def test_what_changes_nothing_is_sent_again_when_an_idle_connection_ends(
-    method: str, is_repeated: bool
+    method: str, is_repeated: bool, connections_are_kept: None
 ) -> None:
     """Servers close idle connections, and what a client sends just then may have been read or not."""
     bodies: list[bytes] = []
@@ -440,7 +442,9 @@ class Forgetful:
 
 
 @pytest.fixture
-def forgetful() -> Forgetful:
+def forgetful(monkeypatch: pytest.MonkeyPatch) -> Forgetful:
+    # Each call in flight has to be told that it never ran, which on a busy machine takes more than a second.
+    monkeypatch.setattr(session_state, "EXPIRY_GRACE", 60)
     return Forgetful()
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -102,7 +103,7 @@ async def no_request_in_flight(channel: HttpChannel) -> None:
         await trio.sleep(0.001)
 
 
-async def test_calls_one_after_the_other_use_one_connection() -> None:
+async def test_calls_one_after_the_other_use_one_connection(connections_are_kept: None) -> None:
     server = RawServer(echo)
     async with server.channel() as channel:
         for id in range(5):
@@ -110,7 +111,7 @@ async def test_calls_one_after_the_other_use_one_connection() -> None:
     assert server.connections == 1
 
 
-async def test_a_stream_that_was_answered_gives_its_connection_back() -> None:
+async def test_a_stream_that_was_answered_gives_its_connection_back(connections_are_kept: None) -> None:
     async def answer(stream: trio.abc.Stream, head: bytes, body: bytes) -> bool:
         text = SSE + chunk(b"data: " + body + b"\n\n")
         # In pieces that end anywhere.
@@ -127,7 +128,7 @@ async def test_a_stream_that_was_answered_gives_its_connection_back() -> None:
     assert server.connections == 1
 
 
-async def test_the_older_binding_uses_two_connections() -> None:
+async def test_the_older_binding_uses_two_connections(connections_are_kept: None) -> None:
     async def answer(stream: trio.abc.Stream, head: bytes, body: bytes) -> bool:
         if head.startswith(b"GET"):
             await stream.send_all(SSE + chunk(b"event: endpoint\ndata: /post\n\n"))
@@ -267,10 +268,16 @@ async def test_rubbish_is_no_answer() -> None:
     assert frame.reason is not None
 
 
-async def test_nobody_there() -> None:
-    listener = (await trio.open_tcp_listeners(0, host="127.0.0.1"))[0]
-    port = listener.socket.getsockname()[1]
-    await listener.aclose()
+@pytest.fixture
+def deaf_port() -> Iterator[int]:
+    """A port that refuses connections. It is bound, so that no server of another test gets it."""
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        yield deaf.getsockname()[1]
+
+
+async def test_nobody_there(deaf_port: int) -> None:
+    port = deaf_port
     async with HttpClientTransport(f"http://127.0.0.1:{port}/mcp").connect() as channel:
         await channel.send(request(1))
         frame = await channel.receive()
@@ -283,10 +290,10 @@ async def test_nobody_there() -> None:
     ("method", "level"),
     [("notifications/cancelled", "debug"), ("notifications/roots/list_changed", "warning")],
 )
-async def test_a_cancellation_that_nobody_is_there_for_is_no_warning(method: str, level: str) -> None:
-    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    url = f"http://127.0.0.1:{listener.socket.getsockname()[1]}/mcp"
-    await listener.aclose()
+async def test_a_cancellation_that_nobody_is_there_for_is_no_warning(
+    method: str, level: str, deaf_port: int
+) -> None:
+    url = f"http://127.0.0.1:{deaf_port}/mcp"
     with capture_logs() as logs:
         async with HttpClientTransport(url).connect() as channel:
             await channel.send(Frame(b'{"jsonrpc":"2.0","method":"%s"}' % method.encode(), method=method))
@@ -373,11 +380,11 @@ async def test_certificates(nursery: trio.Nursery) -> None:
 
 async def test_unix_sockets(tmp_path: Path, nursery: trio.Nursery) -> None:
     path = tmp_path / "mcp.sock"
-    with trio.socket.socket(trio.socket.AF_UNIX) as socket:
-        await socket.bind(str(path))
-        socket.listen()
+    with trio.socket.socket(trio.socket.AF_UNIX) as listening:
+        await listening.bind(str(path))
+        listening.listen()
         server = RawServer(echo)
-        nursery.start_soon(trio.serve_listeners, server.serve, [trio.SocketListener(socket)])
+        nursery.start_soon(trio.serve_listeners, server.serve, [trio.SocketListener(listening)])
         url = f"http+unix://{str(path).replace('/', '%2F')}/mcp"
         async with from_url(url).connect() as channel:
             assert isinstance(channel, HttpChannel)

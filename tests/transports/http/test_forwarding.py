@@ -260,7 +260,7 @@ async def test_a_node_that_falls_silent_costs_its_calls_an_error_and_is_heard_ag
 ) -> None:
     """It is there for the shared state, as a process is that was stopped."""
     monkeypatch.setattr(forwarder, "WATCH_INTERVAL", 0.05)
-    monkeypatch.setattr(forwarder, "MAX_SILENCE", 0.2)
+    monkeypatch.setattr(forwarder, "MAX_SILENCE", 60)
     shared = Spanning()
     async with nodes(2, shared) as (a, b):
         session = await a.open()
@@ -268,12 +268,14 @@ async def test_a_node_that_falls_silent_costs_its_calls_an_error_and_is_heard_ag
             before = await events.__anext__()
             assert (await message_of(events))["params"]["progress"] == 1
             shared.loses = lambda address, message: decode_message(message).source.startswith(a.state.node)
+            monkeypatch.setattr(forwarder, "MAX_SILENCE", 0.2)
             assert (await b.post(call(2, "silent"), session)).status_code == 502
             with pytest.raises(AssertionError, match="the end came before"):
                 await _last(events)
         # The events that it has sent are still there for a client that resumes.
         async with b.stream("GET", None, session, **{"last-event-id": before.id or ""}) as resumed:
             assert [json.loads(event.data)["params"]["progress"] async for event in resumed] == [1]
+        monkeypatch.setattr(forwarder, "MAX_SILENCE", 60)
         shared.loses = lambda address, message: False
         a.go.set()
         assert text((await b.post(call(3, "add", a=1, b=1), session)).json()) == "2"

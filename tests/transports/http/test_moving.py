@@ -21,6 +21,7 @@ from tests.transports.http.raw import eventually
 from tests.transports.http.site import INITIALIZED, Events, bare, call, initialize, message_of, text
 
 GET = {"accept": "text/event-stream"}
+LONG = 1000.0
 
 
 @asynccontextmanager
@@ -349,10 +350,11 @@ async def test_a_session_that_objects_of_its_process_belong_to_ends() -> None:
 
 async def test_a_session_that_begins_while_its_node_ends_moves_too() -> None:
     async with stocked(2) as (a, b):
-        a.server.stop(0.2)
+        a.server.stop(LONG)
         response = await a.post(initialize("2025-11-25"))
         session = response.headers["mcp-session-id"]
         assert (await a.post(INITIALIZED, session)).status_code == 202
+        a.server.stop(0)
         await eventually(lambda: a.server._runtime._stopping.is_set())
         assert text((await b.post(call(1, "add", a=1, b=1), session)).json()) == "2"
 

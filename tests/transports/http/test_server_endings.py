@@ -372,7 +372,7 @@ async def test_a_request_that_has_arrived_when_the_stop_comes_is_answered() -> N
         for peer in peers:
             assert (await peer.answer()).body == b"POST / last"
             assert await peer.ended()
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             await served.done.wait()
 
 

@@ -134,7 +134,7 @@ async def test_a_connection_that_is_made_just_before_the_end_brings_its_request(
 
 
 async def test_a_call_that_is_cut_is_answered_with_what_is_known_of_it() -> None:
-    async with site() as at:
+    async with site(drain_grace=2) as at:
         session = await at.open()
         answers: list[Any] = []
 
@@ -157,7 +157,7 @@ async def test_a_call_that_is_cut_is_answered_with_what_is_known_of_it() -> None
 
 
 async def test_a_stream_that_is_cut_ends_with_the_error_and_the_last_progress() -> None:
-    async with site() as at:
+    async with site(drain_grace=2) as at:
         session = await at.open()
         async with at.stream("POST", call(1, "wait"), session) as events:
             await at.called.wait()
@@ -189,7 +189,7 @@ async def test_a_stopped_node_waits_for_the_answer_of_another_one() -> None:
 
 
 async def test_a_stopped_node_answers_what_another_one_has_not_in_time() -> None:
-    async with nodes(2, Spanning()) as (a, b):
+    async with nodes(2, Spanning(), drain_grace=2) as (a, b):
         session = await a.open()
         answers: list[Any] = []
 
@@ -207,7 +207,7 @@ async def test_a_stopped_node_answers_what_another_one_has_not_in_time() -> None
 
 
 async def test_a_call_that_was_forwarded_to_a_stopped_node_is_answered_when_it_is_cut() -> None:
-    async with nodes(2, Spanning()) as (a, b):
+    async with nodes(2, Spanning(), drain_grace=2) as (a, b):
         session = await a.open()
         answers: list[Any] = []
 

@@ -116,7 +116,7 @@ async def test_a_reader_that_comes_back_at_another_node_with_redis_gets_each_par
 
 
 async def read_through_cuts(cutter: Cutter, url: str) -> None:
-    with trio.fail_after(60):
+    with trio.fail_after(120):
         async with Client(url, era="legacy") as client, client.stream_tool("steps") as stream:
             got = []
             for _ in range(CUTS):

@@ -21,7 +21,7 @@ from tests import messages
 from tests.messages import LEGACY
 from tests.transports.http.asgi import test_websocket
 
-SECONDS = 10.0
+SECONDS = 60.0
 HOST = (b"host", b"localhost")
 POSTED = (HOST, (b"content-type", b"application/json"), (b"accept", b"application/json, text/event-stream"))
 
@@ -154,7 +154,7 @@ def on_asyncio(fn: Callable[[], Awaitable[None]]) -> Callable[[], None]:
     """A test that runs in an asyncio loop of its own."""
 
     def test() -> None:
-        asyncio.run(asyncio.wait_for(fn(), 60))
+        asyncio.run(asyncio.wait_for(fn(), 2 * SECONDS))
 
     test.__name__ = fn.__name__
     return test
@@ -526,11 +526,11 @@ async def test_a_lifespan_that_breaks_off_leaves_the_server_to_the_others() -> N
 
 
 async def test_a_websocket_whose_server_sends_for_ever_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(websocket, "WRITE_TIME", 0.1)
-    monkeypatch.setattr(websocket, "CLOSE_TIME", 0.1)
     async with test_websocket.site() as at:
         peer = at.connect()
         await peer.open()
+        monkeypatch.setattr(websocket, "WRITE_TIME", 0.1)
+        monkeypatch.setattr(websocket, "CLOSE_TIME", 0.1)
         # Nothing of it is ever taken.
         peer.say(messages.call(1, "flood"))
         with trio.fail_after(60):

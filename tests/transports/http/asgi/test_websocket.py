@@ -120,7 +120,7 @@ class Site:
 
 @asynccontextmanager
 async def site(**settings: Any) -> AsyncIterator[Site]:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             made = Site(nursery, **settings)
             async with made.app.lifespan():

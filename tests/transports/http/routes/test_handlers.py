@@ -238,7 +238,8 @@ async def test_health_and_metrics_say_that_the_shared_state_fails_and_that_it_is
     metrics = Metrics()
     routes = {"/health": health, "/metrics": metrics_page(metrics)}
     make = partial(Server, telemetry=metrics)
-    async with site(make=make, routes=routes, shared=SqliteShared(file, timeout=2)) as at:
+    # No renewal of the lease tells in between how the file is.
+    async with site(make=make, routes=routes, shared=SqliteShared(file, lease=600, timeout=2)) as at:
 
         async def told() -> tuple[str | None, bool, bool]:
             assert (await at.http.get(url_of(at, "/health"))).status_code == 200
