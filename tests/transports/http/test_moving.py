@@ -14,6 +14,7 @@ from mcp_actors import Context, Server
 from mcp_actors.tasks import Tasks
 from mcp_transports._sockets import retire
 from tests import messages
+from tests.messages import LEGACY
 from tests.shared.spanning import Spanning, SpanningNode
 from tests.transports.crashes import captured_logs
 from tests.transports.http.nodes import Node, nodes
@@ -190,6 +191,31 @@ async def test_a_client_that_was_given_no_event_id_gets_what_changed_all_the_sam
         # A call makes the session be taken over before its stream is there.
         assert text((await b.post(call(2, "add", a=1, b=1), session)).json()) == "2"
         async with b.stream("GET", None, session) as events:
+            assert await updates(events, 1) == ["x"]
+
+
+@pytest.mark.parametrize("version", ["2025-06-18", LEGACY])
+@pytest.mark.parametrize("changed", ["before", "behind"])
+async def test_a_client_that_comes_back_after_two_nodes_have_ended_gets_what_changed(
+    version: str, changed: str
+) -> None:
+    """A client that takes its time for the stream may have made calls at a node that ends before it is there."""
+    async with stocked(3) as (a, b, c):
+        session = await a.open(version)
+        await subscribed(a, session, "x")
+        async with a.stream("GET", None, session) as events:
+            await eventually(lambda: a.transport.statistics().event_streams == 1)
+            last = (await events.__anext__()).id if version == LEGACY else None
+            await gone(a)
+        resuming = {"last-event-id": last} if last else {}
+        assert text((await b.post(call(1, "add", a=1, b=1), session)).json()) == "2"
+        if changed == "before":
+            assert (await b.post(call(2, "change", what="x"), session)).status_code == 200
+        await gone(b)
+        assert text((await c.post(call(3, "add", a=1, b=1), session)).json()) == "2"
+        if changed == "behind":
+            assert (await c.post(call(4, "change", what="x"), session)).status_code == 200
+        async with c.stream("GET", None, session, **resuming) as events:
             assert await updates(events, 1) == ["x"]
 
 

@@ -245,7 +245,9 @@ class StreamPart(msgspec.Struct, frozen=True, array_like=True):
     is_named: bool
     """Whether its events are kept, so that the client can resume it."""
     was_open: bool
-    """Whether the client had it open, and comes back to it by itself."""
+    """Whether the client had it open, here or at the node before, and comes back to it by itself."""
+    held: list[bytes] = []
+    """The messages that waited for that."""
 
 
 class StandaloneStream(SessionStream):
@@ -292,9 +294,10 @@ class StandaloneStream(SessionStream):
 
     def leave(self) -> StreamPart:
         """Ends the response, whose client comes back to another node, and returns what that needs to go on."""
-        part = StreamPart(
-            self.last_id if self.name is not None else None, self.name is not None, self.attached
-        )
+        is_named = self.name is not None
+        was_open = self.attached or self._waits
+        part = StreamPart(self.last_id if is_named else None, is_named, was_open, list(self._held or ()))
+        self._held = None
         if self.sse is not None:
             self._end_response(
                 encode_retry(self.session.settings.retry) if self.session.engine.resumes else b""
@@ -308,6 +311,7 @@ class StandaloneStream(SessionStream):
         if part.is_named and self.session.settings.store is not None:
             self.name, self.last_id = STANDALONE, part.last_id
         self._waits = part.was_open
+        self._held = dict.fromkeys(part.held) or None
 
     @property
     def holds_messages(self) -> bool:
