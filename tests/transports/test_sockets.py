@@ -36,6 +36,8 @@ from .crashes import CRASHES, CrashingOnce, captured_logs
 from .lines import PATIENCE, LinePeer, Served, call, reset, until
 
 pytestmark = pytest.mark.slow
+# Seconds that the kit gives a step and a check: a busy machine needs more than its defaults.
+PATIENT: dict[str, Any] = {"patience": PATIENCE, "timeout": 4 * PATIENCE}
 
 
 @asynccontextmanager
@@ -71,17 +73,17 @@ async def break_off(channel: Any) -> None:
 
 
 async def test_the_kit_over_tcp() -> None:
-    report = await check_transport(tcp, half_close=send_eof, break_off=break_off, quiet=0.02)
+    report = await check_transport(tcp, half_close=send_eof, break_off=break_off, quiet=0.02, **PATIENT)
     assert "breakage_is_no_clean_end" in report.passed
 
 
 async def test_the_kit_over_unix_sockets() -> None:
-    report = await check_transport(unix, half_close=send_eof, quiet=0.02)
+    report = await check_transport(unix, half_close=send_eof, quiet=0.02, **PATIENT)
     assert "a_half_closed_peer_still_reads" in report.passed
 
 
 async def test_the_kit_over_tls() -> None:
-    report = await check_transport(tls, break_off=break_off, quiet=0.02)
+    report = await check_transport(tls, break_off=break_off, quiet=0.02, **PATIENT)
     assert "closing_wakes_who_waits" in report.passed
 
 
