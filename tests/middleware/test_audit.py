@@ -263,7 +263,7 @@ async def test_a_sink_that_blocks_holds_no_call_up_and_what_is_lost_is_told(
     go_on, broken = threading.Event(), threading.Event()
 
     def slow(entry: AuditEntry) -> None:
-        go_on.wait(20)
+        go_on.wait(60)
         if broken.is_set():
             raise OSError("disk full")
         written.append(entry)
@@ -275,13 +275,13 @@ async def test_a_sink_that_blocks_holds_no_call_up_and_what_is_lost_is_told(
                 await client.call_tool("wait", {"seconds": 0})
             assert not written
             go_on.set()
-            assert await trio.to_thread.run_sync(audit.flush)
+            assert await trio.to_thread.run_sync(audit.flush, 60)
             assert len(written) + audit.lost == 10
             assert audit.lost >= 6
             broken.set()
             lost = audit.lost
             await client.call_tool("wait", {"seconds": 0})
-            assert await trio.to_thread.run_sync(audit.flush)
+            assert await trio.to_thread.run_sync(audit.flush, 60)
     assert audit.lost == lost + 1
     (line,) = [line for line in logs if line["event"] == "an audit entry could not be written"]
     assert line["reason"] == "too many wait to be written"
@@ -293,7 +293,7 @@ async def test_what_waits_for_a_sink_is_bounded_by_its_weight_too(monkeypatch: p
 
     def slow(entry: AuditEntry) -> None:
         began.set()
-        go_on.wait(20)
+        go_on.wait(60)
         written.append(len(entry.arguments.get("text", "")))
 
     audit = AuditLog(slow, arguments=dict, in_thread=True)
@@ -302,16 +302,16 @@ async def test_what_waits_for_a_sink_is_bounded_by_its_weight_too(monkeypatch: p
     server.add_tool(lambda text: "", name="t", description="A tool.")
     async with Client(server, era="legacy") as client:
         await client.call_tool("t", {"text": ""})
-        assert await trio.to_thread.run_sync(began.wait, 20)
+        assert await trio.to_thread.run_sync(began.wait, 60)
         # The first two are taken, with 60,000 characters and 10,000 more; the third would be too heavy.
         for characters in (60_000, 10_000, 50_000):
             await client.call_tool("t", {"text": "x" * characters})
         assert audit.lost == 1
         go_on.set()
-        assert await trio.to_thread.run_sync(audit.flush)
+        assert await trio.to_thread.run_sync(audit.flush, 60)
         # Where nothing waits, none is too heavy: a client must not keep its call out of the log by its size.
         await client.call_tool("t", {"text": "x" * 200_000})
-        assert await trio.to_thread.run_sync(audit.flush)
+        assert await trio.to_thread.run_sync(audit.flush, 60)
     assert (audit.lost, [each for each in written if each]) == (1, [60_000, 10_000, 200_000])
 
 

@@ -531,7 +531,7 @@ async def test_each_of_several_limits_keeps_the_place_of_a_plain_function() -> N
     @server.tool
     def work() -> None:
         began.set()
-        release.wait(20)
+        release.wait(60)
 
     async with served(server) as way, way.client("ann") as client:
         async with trio.open_nursery() as nursery:
@@ -557,15 +557,17 @@ async def test_a_plain_function_keeps_its_place_until_its_thread_has_ended() -> 
     def work() -> str:
         running.append(1)
         most.append(len(running))
-        release.wait(20)
+        release.wait(60)
         running.pop()
         return "done"
 
     async with served(server) as way, way.client("ann") as client, way.client("bob") as other:
-        for _ in range(3):
-            with trio.move_on_after(0.05):
-                await client.call_tool("work")
-        assert limit.statistics().running == 1
+        for waiting in (0, 1, 1):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(client.call_tool, "work")
+                await settled(limit, 1, waiting)
+                nursery.cancel_scope.cancel()
+            await settled(limit, 1, 0)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(other.call_tool, "work")
             while not limit.statistics().waiting:

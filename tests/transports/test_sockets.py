@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import select
 import signal
 import socket
 import ssl
@@ -35,6 +36,8 @@ from .crashes import CRASHES, CrashingOnce, captured_logs
 from .lines import PATIENCE, LinePeer, Served, call, reset, until
 
 pytestmark = pytest.mark.slow
+# Seconds that the kit gives a step and a check: a busy machine needs more than its defaults.
+PATIENT: dict[str, Any] = {"patience": PATIENCE, "timeout": 4 * PATIENCE}
 
 
 @asynccontextmanager
@@ -70,17 +73,17 @@ async def break_off(channel: Any) -> None:
 
 
 async def test_the_kit_over_tcp() -> None:
-    report = await check_transport(tcp, half_close=send_eof, break_off=break_off, quiet=0.02)
+    report = await check_transport(tcp, half_close=send_eof, break_off=break_off, quiet=0.02, **PATIENT)
     assert "breakage_is_no_clean_end" in report.passed
 
 
 async def test_the_kit_over_unix_sockets() -> None:
-    report = await check_transport(unix, half_close=send_eof, quiet=0.02)
+    report = await check_transport(unix, half_close=send_eof, quiet=0.02, **PATIENT)
     assert "a_half_closed_peer_still_reads" in report.passed
 
 
 async def test_the_kit_over_tls() -> None:
-    report = await check_transport(tls, break_off=break_off, quiet=0.02)
+    report = await check_transport(tls, break_off=break_off, quiet=0.02, **PATIENT)
     assert "closing_wakes_who_waits" in report.passed
 
 
@@ -155,7 +158,7 @@ async def test_more_connections_than_allowed_are_closed_and_the_others_go_on() -
 
             for _ in range(100):
                 clients.start_soon(connect)
-            with trio.fail_after(20):
+            with trio.fail_after(PATIENCE):
                 await all_open.wait()
                 late = await trio.open_tcp_stream("127.0.0.1", int(url.rpartition(":")[2]))
                 assert await late.receive_some() == b""
@@ -172,7 +175,7 @@ async def test_more_connections_than_allowed_are_closed_and_the_others_go_on() -
 
 # -- ``mcp-actors serve`` on sockets, as a person starts it: processes, their standard error, their deaths ---
 
-SECONDS = 30
+SECONDS = 60
 SERVER = """
 from mcp_actors import Server
 server = Server("small")
@@ -319,8 +322,12 @@ def test_silent_connections_make_room_where_descriptors_are_few(program: Path, t
         first = connected(place)
         assert total(first) == 3
         many = [connected(place) for _ in range(2 * DESCRIPTORS)]
-        # Those who came too late were closed, and once the others have been silent for a second they make room.
-        assert many[-1].recv(1) == b""
+        # Those who came too late were closed, and once the others have been silent for a second they make room: who is
+        # closed first depends on how long it takes to connect so many.
+        closed = select.poll()
+        for stream in many:
+            closed.register(stream, select.POLLIN)
+        assert closed.poll(SECONDS * 1000)
         late = answered_at_last(place)
         assert total(first) == 3
         for stream in (first, late, *many):
@@ -483,6 +490,7 @@ async def test_whoever_is_silent_in_the_handshake_is_cut_off(
             return state.handshakes_failed
 
         await until(lambda: transport.statistics().connections == 4)  # type: ignore[union-attr]
+        await trio.testing.wait_all_tasks_blocked()  # they are counted before their time begins
         mock_clock.jump(9.9)
         assert (await sibling.call_tool("add", {"a": 1, "b": 2})).structured_content == 3
         assert failed() == 0

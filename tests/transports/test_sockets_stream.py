@@ -13,6 +13,8 @@ import trio.testing
 from mcp_transports._poller import open_poller
 from mcp_transports.sockets.stream import ConnectedSocket
 
+from .lines import PATIENCE
+
 Pair = tuple[ConnectedSocket, socket.socket]
 
 
@@ -35,7 +37,7 @@ def ends(request: pytest.FixtureRequest) -> Iterator[tuple[socket.socket, socket
 async def pair(ends: tuple[socket.socket, socket.socket]) -> AsyncIterator[Pair]:
     """Ours, and the other end as it is."""
     stream = ConnectedSocket(ends[0])
-    with trio.fail_after(20):
+    with trio.fail_after(PATIENCE):
         yield stream, ends[1]
         await trio.aclose_forcefully(stream)
 
@@ -76,7 +78,7 @@ async def test_too_much_for_one_buffer_is_not_sent_at_once(pair: Pair) -> None:
     stream, peer = pair
     assert not stream.send_at_once(b"x" * 2049)
     assert stream.send_at_once(b"x" * 2048)
-    peer.settimeout(20)
+    peer.settimeout(PATIENCE)
     assert peer.recv(4096, socket.MSG_WAITALL if peer.family == socket.AF_INET else 0)[:1] == b"x"
 
 
@@ -105,7 +107,7 @@ async def test_a_torn_frame_breaks_the_connection(ends: tuple[socket.socket, soc
         assert not stream.send_at_once(b"more than five")
         with pytest.raises(trio.BrokenResourceError):
             await stream.send_all(b"and on")
-        with trio.fail_after(20), pytest.raises(trio.BrokenResourceError):
+        with trio.fail_after(PATIENCE), pytest.raises(trio.BrokenResourceError):
             await stream.receive_some()
         assert drain(peer) == b"more "
 
@@ -141,7 +143,10 @@ async def test_a_cancelled_receive_has_taken_nothing(pair: Pair) -> None:
     assert await stream.receive_some() == b"kept"
 
 
-async def test_closing_waits_for_a_peer_that_still_sends_and_a_second_call_does_not(pair: Pair) -> None:
+async def test_closing_waits_for_a_peer_that_still_sends_and_a_second_call_does_not(
+    pair: Pair, mock_clock: trio.testing.MockClock
+) -> None:
+    """Its second stands still."""
     stream, peer = pair
     peer.sendall(b"unread")
     await stream.send_all(b"answer")
@@ -185,7 +190,7 @@ async def test_what_arrives_is_delivered_until_it_is_enough(
             ends[1].send(b"enough")
         return data == b"more"
 
-    with trio.fail_after(20):
+    with trio.fail_after(PATIENCE):
         ends[1].send(b"more")
         await stream.deliver(take)
         assert taken == [b"more", b"enough"]
@@ -214,6 +219,6 @@ async def test_closing_wakes_who_is_delivered_to(
     await trio.testing.wait_all_tasks_blocked()
     assert not raised.is_set()
     await stream.aclose()
-    with trio.fail_after(20):
+    with trio.fail_after(PATIENCE):
         await raised.wait()
     nursery.cancel_scope.cancel()

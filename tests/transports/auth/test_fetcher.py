@@ -537,8 +537,10 @@ async def test_a_proxy_that_cannot_be_used_is_said_to_be_so(
 
 @pytest.mark.parametrize(("name", "trusted"), [("as.example", True), ("other.example", False)])
 async def test_the_certificate_is_checked_for_the_name_although_an_address_is_connected_to(
-    nursery: trio.Nursery, name: str, trusted: bool
+    nursery: trio.Nursery, name: str, trusted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for timeout in ("CONNECT_TIMEOUT", "FETCH_TIMEOUT"):  # these sockets are real, and a machine may be busy
+        monkeypatch.setattr(f"mcp_transports.auth.fetcher.{timeout}", 60.0)
     authority = trustme.CA()
     ours, theirs = ssl.create_default_context(), ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.configure_trust(ours)

@@ -25,6 +25,14 @@ from tests.transports.http.protected import RESOURCE, protected_site
 from tests.transports.http.raw import serving
 from tests.transports.http.site import Site, modern, text
 
+
+@pytest.fixture(autouse=True)
+def fetches_have_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their sockets are real, and a machine may be busy."""
+    for timeout in ("CONNECT_TIMEOUT", "FETCH_TIMEOUT"):
+        monkeypatch.setattr(f"mcp_transports.auth.fetcher.{timeout}", 60.0)
+
+
 MESSAGE, HEADERS = modern(1, "add", a=1, b=2)
 MIRROR = "/.well-known/oauth-authorization-server"
 

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import re
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -138,12 +139,12 @@ async def test_a_silent_server_is_not_waited_for_long(autojump_clock: trio.testi
 
 
 async def test_nobody_listens() -> None:
-    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    port = listener.socket.getsockname()[1]
-    await listener.aclose()
-    with pytest.raises(ConnectFailed, match="refused"):
-        async with WebSocketClientTransport(f"ws://127.0.0.1:{port}/").connect():
-            pass
+    with socket.socket() as bound:  # so that nobody else has the port
+        bound.bind(("127.0.0.1", 0))
+        port = bound.getsockname()[1]
+        with pytest.raises(ConnectFailed, match="refused"):
+            async with WebSocketClientTransport(f"ws://127.0.0.1:{port}/").connect():
+                pass
 
 
 async def test_what_a_client_asks_for_and_what_comes_at_once() -> None:
@@ -239,7 +240,7 @@ def test_what_cannot_be_used(url: str, headers: dict[str, str]) -> None:
 
 # -- A server that is protected by access tokens, over WebSocket: at the upgrade, and until the access ends ---
 
-LIMIT = 20.0
+LIMIT = 60.0
 
 
 @asynccontextmanager

@@ -181,7 +181,7 @@ async def break_off(channel: Any) -> None:
 @pytest.mark.slow
 async def test_the_kit_over_websocket() -> None:
     report = await check_transport(
-        maker, break_off=break_off, senders_at_once=True, quiet=0.02, patience=30, timeout=120
+        maker, break_off=break_off, senders_at_once=True, quiet=0.02, patience=60, timeout=240
     )
     assert "senders_at_once" in report.passed
 

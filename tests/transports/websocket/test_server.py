@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+import socket
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -22,7 +23,7 @@ from mcp_transports.http.server import HttpServerTransport, Refusal
 from mcp_transports.websocket.client import WebSocketClientTransport
 from mcp_transports.websocket.opening import accept
 from mcp_transports.websocket.server import WebSocketServerTransport
-from tests.transports.lines import until
+from tests.transports.lines import PATIENCE, until
 
 from .raw import BINARY, KEY, TEXT, Listening, RawPeer, connected, frame, path_of, raw_peer
 
@@ -230,17 +231,19 @@ def site() -> Server:
     return server
 
 
-async def free_port() -> int:
-    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    async with listener:
-        port: int = listener.socket.getsockname()[1]
-        return port
+@pytest.fixture
+def port() -> Iterator[int]:
+    """A port that is for this test alone: whoever lets the system choose gets no other socket's, and who asks for this
+    one may share it with a socket that does not listen."""
+    with socket.socket() as reserving:
+        reserving.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserving.bind(("127.0.0.1", 0))
+        yield reserving.getsockname()[1]
 
 
 @pytest.mark.parametrize("websocket_first", [False, True])
 @pytest.mark.parametrize("path", ["/ws", "/mcp"])
-async def test_http_and_websocket_share_a_port(websocket_first: bool, path: str) -> None:
-    port = await free_port()
+async def test_http_and_websocket_share_a_port(websocket_first: bool, path: str, port: int) -> None:
     one = HttpServerTransport(f"http://127.0.0.1:{port}/mcp")
     two = WebSocketServerTransport(f"ws://127.0.0.1:{port}{path}")
     server = site()
@@ -273,8 +276,7 @@ async def test_a_port_that_the_system_chose_is_shared_too() -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_two_of_a_kind_do_not_share() -> None:
-    port = await free_port()
+async def test_two_of_a_kind_do_not_share(port: int) -> None:
     server = site()
     async with trio.open_nursery() as nursery:
         await nursery.start(server.serve, WebSocketServerTransport(f"ws://127.0.0.1:{port}/"))
@@ -283,7 +285,7 @@ async def test_two_of_a_kind_do_not_share() -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_an_open_websocket_has_let_go_of_its_http_connection() -> None:
+async def test_an_open_websocket_has_let_go_of_its_http_connection(collector_rests: None) -> None:
     def of_http() -> list[object]:
         return [each for each in gc.get_objects() if isinstance(each, Connection)]
 
@@ -323,7 +325,7 @@ async def test_trio_websocket_reads_the_head_that_arrived(
 
     monkeypatch.setattr("mcp_transports.websocket.server.accept", accept_it)
     transport = WebSocketServerTransport("ws://127.0.0.1:0/")
-    with trio.fail_after(20):
+    with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
             url = await nursery.start(transport.serve, Listening(echo))
             async with connected(url) as peer:
@@ -345,7 +347,7 @@ async def test_a_request_that_follows_another_one_in_the_same_read_is_no_opening
         requests.append(request)
 
     transport = WebSocketServerTransport("ws://127.0.0.1:0/", authenticate=authenticate)
-    with trio.fail_after(20):
+    with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
             url = await nursery.start(transport.serve, Listening(echo))
             async with connected(url) as peer:
@@ -362,7 +364,7 @@ async def test_a_request_that_follows_another_one_in_the_same_read_is_no_opening
 async def test_a_head_that_trio_websocket_refuses_is_answered_and_ends_the_opening() -> None:
     ours, theirs = trio.testing.memory_stream_pair()
     bad = HEAD.replace(b"Version: 13", b"Version: 12")
-    with trio.fail_after(20), pytest.raises(trio.BrokenResourceError, match="not completed"):
+    with trio.fail_after(PATIENCE), pytest.raises(trio.BrokenResourceError, match="not completed"):
         await accept(ours, bad, None)
     assert (await RawPeer(theirs).head())[0] == 426
 
@@ -378,5 +380,5 @@ async def test_a_peer_that_left_before_the_answer(left: str) -> None:
             raise trio.BrokenResourceError
 
         ours.send_stream.send_all_hook = break_it
-    with trio.fail_after(20), pytest.raises(trio.BrokenResourceError, match="not completed"):
+    with trio.fail_after(PATIENCE), pytest.raises(trio.BrokenResourceError, match="not completed"):
         await accept(ours, HEAD, "mcp")
