@@ -127,7 +127,7 @@ async def test_a_task_that_crashes_costs_itself(
 @EACH_CRASH
 @pytest.mark.parametrize("row", [SQLITE_WORKER, SQLITE_LEASE], ids=lambda row: row.name)
 async def test_what_serves_a_file_costs_no_task(row: TaskKind, crash: str, tmp_path: Path) -> None:
-    server, go = with_tools(Server("s", shared=SqliteShared(tmp_path / "state.db")))
+    server, go = with_tools(Server("s", shared=SqliteShared(tmp_path / "state.db", timeout=30)))
     with captured_logs() as logs:
         async with talking(server, EXTENSION) as talk:
             ids = [await talk.begin("hold") for _ in range(2)]

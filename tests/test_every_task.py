@@ -42,7 +42,8 @@ CRASHES: dict[str, Callable[[], BaseException]] = {
 EACH_CRASH = pytest.mark.parametrize("crash", CRASHES)
 # A crash costs the same wherever a kind of task waits and whatever it raised, so each kind has one `SystemExit`.
 EVERY_CRASH = os.environ.get("MCP_EVERY_CRASH") == "1"
-PATIENCE = 60  # seconds for one server and all of its clients
+PATIENCE = 180  # seconds for one server and all of its clients
+HELD = 60  # seconds for a call in flight, which waits until all clients are there, and for the crash
 
 CHILD = """
 import trio
@@ -182,15 +183,15 @@ class Slot:
             assert await answer_to(self.client, "echo") == "echo"
             self.ready.set()
             if self.tool:
-                self.outcome = await answer_to(self.client, self.tool)
+                self.outcome = await answer_to(self.client, self.tool, HELD)
                 self.ended.set()
             await self.leave.wait()
 
 
-async def answer_to(client: Client, tool: str) -> str:
+async def answer_to(client: Client, tool: str, seconds: float = 10) -> str:
     """What a tool returns, or the name of what its call raised."""
     try:
-        result = await client.call_tool(tool, timeout=10)
+        result = await client.call_tool(tool, timeout=seconds)
     except McpError as error:
         return type(error).__name__
     return "tool error" if result.is_error else result.content[0].text  # type: ignore[union-attr]

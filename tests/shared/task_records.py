@@ -12,7 +12,7 @@ from mcp_actors.abc import OpenState, SharedState
 from mcp_actors.abc.shared import TaskBounds, TaskRecord
 
 ROOMY = TaskBounds(100_000, 100_000, 1 << 40, 1 << 40)
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 def make_record(node: str, **changes: Any) -> TaskRecord:

@@ -222,6 +222,14 @@ class StateUnderTest:
 
         await self.until(asked, rule, seen)
 
+    def earlier_than(self, seconds: float) -> Callable[[], bool]:
+        """Returns a function that says whether fewer seconds have passed since now.
+
+        What is kept for some seconds may be gone when a slow machine looks at it, and that is no fault.
+        """
+        end = trio.current_time() + seconds
+        return lambda: trio.current_time() < end
+
     @contextmanager
     def soon(self, rule: str, seen: str, seconds: float | None = None) -> Iterator[None]:
         """Raises `RuleBroken` if the block takes too long."""
