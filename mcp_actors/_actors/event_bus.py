@@ -94,7 +94,7 @@ class Subscription:
     """One subscriber's mailbox; made by `EventBus.subscribe`.
 
     One task at a time may wait in `receive_many`; or the subscriber has no task of its own, gives ``on_pending`` and
-    calls `take` when it was called. Leaving ``with subscription:`` closes it.
+    calls `take`, or `first` and `delivered`, when it was called. Leaving ``with subscription:`` closes it.
     """
 
     def __init__(
@@ -182,6 +182,16 @@ class Subscription:
         self._pending.clear()
         self._delivered += len(events)
         return events
+
+    def first(self) -> tuple[tuple[EventKind, str | None], Event] | None:
+        """Returns the oldest event that is pending, with its key, and leaves it pending until it is `delivered`."""
+        return next(iter(self._pending.items()), None)
+
+    def delivered(self, key: tuple[EventKind, str | None], event: Event) -> None:
+        """Takes out an event that `first` has returned, unless it stands for other updates by now."""
+        if self._pending.get(key) is event:
+            del self._pending[key]
+            self._delivered += 1
 
     def take_keys(self) -> list[tuple[str, str]]:
         """Returns the topics and keys of extensions that are pending, oldest first, without waiting."""

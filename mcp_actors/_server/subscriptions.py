@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from typing import Any
 
@@ -239,14 +239,19 @@ class SessionSubscriber:
             self._session.start_task(CHANGE_DELIVERY, self._deliver)
 
     async def _deliver(self) -> None:
+        subscription = self._subscription
         try:
-            for event in filter(self._concerns, self._events()):
-                await self._session.notify(METHOD_OF_KIND[event.kind], _params(event) or None)
+            while (first := subscription.first()) is not None:
+                # It stays pending while a full stream lets it wait, so that it is handed over with the others.
+                key, event = first
+                try:
+                    if self._concerns(event):
+                        await self._session.notify(METHOD_OF_KIND[event.kind], _params(event) or None)
+                finally:
+                    subscription.delivered(key, event)
         except (ConnectionLost, SessionExpired):
             self.close()
         finally:
+            # What a failure leaves is dropped: only the first event in an empty mailbox starts the delivery anew.
+            subscription.take()
             self._delivering = False
-
-    def _events(self) -> Iterator[Event]:
-        while events := self._subscription.take():
-            yield from events

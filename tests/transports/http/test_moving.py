@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from mcp_actors import Context, Server
 from mcp_actors.tasks import Tasks
@@ -217,6 +218,25 @@ async def test_a_client_that_comes_back_after_two_nodes_have_ended_gets_what_cha
             assert (await c.post(call(4, "change", what="x"), session)).status_code == 200
         async with c.stream("GET", None, session, **resuming) as events:
             assert await updates(events, 1) == ["x"]
+
+
+async def test_what_a_full_stream_has_not_taken_comes_through_the_next_node() -> None:
+    async with stocked(2) as (a, b):
+        session = await a.open()
+        names = [f"{number}{'x' * 8000}" for number in range(1000)]
+        for name in names:
+            await subscribed(a, session, name)
+        async with a.stream("GET", None, session) as events:
+            last = (await events.__anext__()).id or ""
+            # More than the connection takes of a client that reads nothing.
+            for name in names:
+                a.server.resource_updated(f"stock://{name}")
+            await trio.testing.wait_all_tasks_blocked()
+            await gone(a)
+        came: set[str] = set()
+        async with b.stream("GET", None, session, **{"last-event-id": last}) as events:
+            while len(came) < len(names):
+                came.update(await updates(events, 1))
 
 
 async def test_a_call_in_flight_ends_where_it_began_while_others_begin_at_another_node() -> None:
