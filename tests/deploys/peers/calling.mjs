@@ -9,6 +9,7 @@ import { pathToFileURL } from 'node:url';
 const [modules, url, name, mode, longest] = process.argv.slice(2);
 const load = createRequire(join(modules, 'package.json'));
 const PATIENCE = 30_000;
+const PAUSE_OF_CHANGES = 0.6; // seconds
 const info = { name, version: '1' };
 const LONGEST = Number(longest);
 let over = false;
@@ -71,8 +72,25 @@ async function calls({ call }, kind, least, most, steps) {
     }
 }
 
+// Has one topic change until that is told: the client opens its stream beside its first calls, and what changes before
+// that is told to nobody.
+async function untilStreamIsOpen({ client, call }) {
+    const topic = token();
+    const uri = `news://${topic}`;
+    let told = false;
+    seen.set(uri, () => { told = true; });
+    await client.subscribeResource({ uri });
+    while (!told) {
+        await call('change', { topic });
+        await sleep(PAUSE_OF_CHANGES);
+    }
+    await client.unsubscribeResource({ uri });
+    seen.delete(uri);
+}
+
 async function changed({ client, call }) {
     const isModern = client.getNegotiatedProtocolVersion?.() >= '2026';
+    if (!isModern) await untilStreamIsOpen({ client, call });
     while (!over) {
         const topic = token();
         const uri = `news://${topic}`;
@@ -101,7 +119,7 @@ async function changed({ client, call }) {
         }
         clearTimeout(timer);
         seen.delete(uri);
-        await sleep(0.6);
+        await sleep(PAUSE_OF_CHANGES);
     }
 }
 

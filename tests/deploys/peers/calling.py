@@ -165,8 +165,23 @@ class Load:
             await self.call(client, kind, random.uniform(least, most), steps)
             await anyio.sleep(PAUSE)
 
+    async def until_stream_is_open(self, client: Connected) -> None:
+        """Has one topic change until that is told: the client opens its stream beside its first calls, and what changes
+        before that is told to nobody."""
+        topic = self.token()
+        uri = f"news://{topic}"
+        self.seen[uri] = anyio.Event()
+        await client.session.subscribe_resource(uri)
+        while not self.seen[uri].is_set():
+            await client.call("change", {"topic": topic})
+            with anyio.move_on_after(PAUSE_OF_CHANGES):
+                await self.seen[uri].wait()
+        await client.session.unsubscribe_resource(uri)
+        del self.seen[uri]
+
     async def subscribed(self, client: Connected) -> None:
         """Has the news of one topic change after the other, and waits each time until that is told."""
+        await self.until_stream_is_open(client)
         while not self.over.is_set():
             topic = self.token()
             uri = f"news://{topic}"
