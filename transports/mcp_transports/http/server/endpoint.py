@@ -325,6 +325,8 @@ class Endpoint:
         """
         if self._remote_sessions is not None:
             await self._remote_sessions.until_answered()
+        if self._sessions is not None:
+            await self._sessions.until_passed_on()
         await self._settings.open_responses.until_none_waits()
 
     def cut(self) -> None:

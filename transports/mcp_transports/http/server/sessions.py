@@ -83,6 +83,8 @@ _HANDED_AT_ONCE = 200
 # Seconds for taking one over: some requests to the shared state, each of which has a bound of its own. A session that
 # is given up between them is lost, so this is longer than all of them.
 _TAKE_OVER_TIME = 120.0
+# Seconds that a node which ends waits for the next one of a session to say that it has it: its client may never come.
+_PASSING_ON = 2.0
 # Seconds that a server has for its answer to an initialize; a gateway meets its upstreams first.
 INITIALIZE_TIMEOUT = 60.0
 
@@ -409,6 +411,12 @@ class SessionTable:
         """Waits until no session has a call in flight, whose client may have lost its connection and come back."""
         while self.left or any(session.streams for session in self._sessions.values()):
             await self._calls_ended.park()
+
+    async def until_passed_on(self) -> None:
+        """Waits for a bounded time until other nodes have what calls have said beside in sessions that were left."""
+        with trio.move_on_after(_PASSING_ON):
+            while any(session.standalone.holds_messages for session in self.left.values()):
+                await self._calls_ended.park()
 
     def find(self, id: str, principal: Principal | None) -> HttpSession | None:
         """Returns a session to the principal that began it, and ``None`` to any other (CVE-2026-52869)."""
