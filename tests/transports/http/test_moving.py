@@ -14,6 +14,7 @@ import trio.testing
 from mcp_actors import Context, Server
 from mcp_actors.tasks import Tasks
 from mcp_transports._sockets import retire
+from mcp_transports.http.server import session_streams, sessions
 from tests import messages
 from tests.messages import LEGACY
 from tests.shared.spanning import Spanning, SpanningNode
@@ -336,6 +337,48 @@ async def test_a_message_beside_a_call_in_flight_reaches_the_stream_at_the_next_
                 a.go.set()
                 assert (await message_of(events))["params"] == {"level": "error", "data": "from the call"}
         assert text(answers[0]) == "told"
+
+
+async def test_what_the_last_call_of_a_node_said_beside_waits_for_the_next_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sessions, "_PASSING_ON", 60)
+    async with stocked(2) as (a, b):
+        session = await a.open()
+        answers: list[Any] = []
+
+        async def ask() -> None:
+            answers.append((await a.post(call(1, "tell"), session)).json())
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            await a.called.wait()
+            await gone(a)
+            a.go.set()
+            await eventually(lambda: bool(answers))
+            async with b.stream("GET", None, session) as events:
+                assert (await message_of(events))["params"] == {"level": "error", "data": "from the call"}
+        await eventually(lambda: "gone" in a.ends)
+
+
+@pytest.mark.parametrize(("room", "kept"), [(200, ["x", "y"]), (100, ["x"])])
+async def test_what_waits_for_a_client_is_bounded_by_its_weight(
+    room: int, kept: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_streams, "MAX_HELD_BYTES", room)
+    async with stocked(2) as (a, b):
+        session = await a.open()
+        for name in ("x", "y"):
+            await subscribed(a, session, name)
+        async with a.stream("GET", None, session) as events:
+            last = (await events.__anext__()).id or ""
+            await gone(a)
+        for id, name in enumerate(("x", "y"), 1):
+            assert (await b.post(call(id, "change", what=name), session)).status_code == 200
+        async with b.stream("GET", None, session, **{"last-event-id": last}) as events:
+            assert await updates(events, len(kept)) == kept
+            assert (await b.post(call(3, "change", what="x"), session)).status_code == 200
+            assert await updates(events, 1) == ["x"]
 
 
 async def test_the_end_of_a_session_ends_its_calls_at_every_node() -> None:

@@ -49,6 +49,8 @@ __all__ = [
 
 # Messages that wait for a client which comes back from another node: each URI that it may have subscribed to has one.
 MAX_HELD = 2048
+# Their bytes: twice those of updates of as many of the longest URIs as a session may have.
+MAX_HELD_BYTES = 16 * 1024 * 1024
 
 # The standalone stream of a session has this name in the event log; those of calls have numbers.
 STANDALONE = "get"
@@ -259,7 +261,7 @@ class StandaloneStream(SessionStream):
     requests to the client fail.
     """
 
-    __slots__ = ("_held", "_pass_on", "_waits")
+    __slots__ = ("_held", "_held_bytes", "_pass_on", "_waits")
     protocol = "http"
 
     def __init__(self, session: StreamOwner) -> None:
@@ -267,6 +269,7 @@ class StandaloneStream(SessionStream):
         # Messages of a session that another node had, until its client is there, or of one that another node has, until
         # that says so.
         self._held: dict[bytes, None] | None = None
+        self._held_bytes = 0
         self._waits = False
         self._pass_on: Callable[[bytes], None] | None = None
 
@@ -296,8 +299,7 @@ class StandaloneStream(SessionStream):
         """Ends the response, whose client comes back to another node, and returns what that needs to go on."""
         is_named = self.name is not None
         was_open = self.attached or self._waits
-        part = StreamPart(self.last_id if is_named else None, is_named, was_open, list(self._held or ()))
-        self._held = None
+        part = StreamPart(self.last_id if is_named else None, is_named, was_open, self._take_held())
         if self.sse is not None:
             self._end_response(
                 encode_retry(self.session.settings.retry) if self.session.engine.resumes else b""
@@ -311,7 +313,8 @@ class StandaloneStream(SessionStream):
         if part.is_named and self.session.settings.store is not None:
             self.name, self.last_id = STANDALONE, part.last_id
         self._waits = part.was_open
-        self._held = dict.fromkeys(part.held) or None
+        for data in part.held:
+            self._hold(data)
 
     @property
     def holds_messages(self) -> bool:
@@ -321,8 +324,7 @@ class StandaloneStream(SessionStream):
     def pass_on(self, take: Callable[[bytes], None]) -> None:
         """Gives all messages to ``take`` from now on: another node has the session."""
         self._pass_on = take
-        held, self._held = self._held, None
-        for data in held or ():
+        for data in self._take_held():
             take(data)
 
     def end_session(self) -> None:
@@ -333,10 +335,26 @@ class StandaloneStream(SessionStream):
         super()._attach(exchange, first)
         if self.sse is not None:
             self.session.settings.open_responses.end_with_access(self.sse, exchange.request.principal)
-            held, self._held, self._waits = self._held, None, False
+            self._waits = False
             with suppress(trio.BrokenResourceError):
-                for data in held or ():
+                for data in self._take_held():
                     self._write(data)
+
+    def _hold(self, data: bytes) -> None:
+        """Keeps a notification that waits, if there is room. Of two that are alike one is enough: they say the same."""
+        if self._held is None:
+            self._held = {}
+        if (
+            data not in self._held
+            and len(self._held) < MAX_HELD
+            and self._held_bytes + len(data) <= MAX_HELD_BYTES
+        ):
+            self._held[data] = None
+            self._held_bytes += len(data)
+
+    def _take_held(self) -> list[bytes]:
+        held, self._held, self._held_bytes = list(self._held or ()), None, 0
+        return held
 
     def _accept(self, frame: Frame) -> None:
         if self.sse is None and frame.request is not None:
@@ -344,11 +362,7 @@ class StandaloneStream(SessionStream):
         if self._pass_on is not None:
             self._pass_on(frame.data)
         elif self._waits and self.sse is None:
-            # Notifications, of which two that are alike say the same.
-            if self._held is None:
-                self._held = {}
-            if len(self._held) < MAX_HELD:
-                self._held[frame.data] = None
+            self._hold(frame.data)
         else:
             self._write(frame.data)
 

@@ -155,7 +155,7 @@ class SessionTable:
         # Set, by session, once it is known whether it was taken or handed over.
         self._moving: dict[str, trio.Event] = {}
         self._has_left: set[str] = set()
-        self._calls_ended = trio.lowlevel.ParkingLot()
+        self._left_changed = trio.lowlevel.ParkingLot()
         self._leaves = False
 
     def __repr__(self) -> str:
@@ -399,24 +399,26 @@ class SessionTable:
         """
         if session.is_left and not session.standalone.holds_messages:
             self.close(session)
-        self._calls_ended.unpark_all()
+        self._left_changed.unpark_all()
 
     def taken_over(self, session: HttpSession, pass_on: Callable[[bytes], None]) -> None:
         """Notes that another node goes on with a session of which calls are left here: it gets what they say beside."""
         session.standalone.pass_on(pass_on)
-        if not session.streams:
+        if session.streams:
+            self._left_changed.unpark_all()
+        else:
             self.without_calls(session)
 
     async def until_without_calls(self) -> None:
         """Waits until no session has a call in flight, whose client may have lost its connection and come back."""
         while self.left or any(session.streams for session in self._sessions.values()):
-            await self._calls_ended.park()
+            await self._left_changed.park()
 
     async def until_passed_on(self) -> None:
         """Waits for a bounded time until other nodes have what calls have said beside in sessions that were left."""
         with trio.move_on_after(_PASSING_ON):
             while any(session.standalone.holds_messages for session in self.left.values()):
-                await self._calls_ended.park()
+                await self._left_changed.park()
 
     def find(self, id: str, principal: Principal | None) -> HttpSession | None:
         """Returns a session to the principal that began it, and ``None`` to any other (CVE-2026-52869)."""
@@ -436,6 +438,7 @@ class SessionTable:
         if self.left.get(session.id) is session:
             del self.left[session.id]
             session.close(ending)
+            self._left_changed.unpark_all()
         elif self._sessions.pop(session.id, None) is not None:
             self._budget.release(session.holder, 1)
             if self._places is not None:
