@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import trio.testing
 import trustme
 from structlog.testing import capture_logs
 
+from benchmarks.suite.server import free_port
 from mcp_actors.abc import Frame, NoAnswer, NotificationsMissed
 from mcp_actors.errors import ConnectFailed, ConnectionLost
 from mcp_transports.http.client import HttpChannel, HttpClientTransport, from_url
@@ -268,16 +268,8 @@ async def test_rubbish_is_no_answer() -> None:
     assert frame.reason is not None
 
 
-@pytest.fixture
-def deaf_port() -> Iterator[int]:
-    """A port that refuses connections. It is bound, so that no server of another test gets it."""
-    with socket.socket() as deaf:
-        deaf.bind(("127.0.0.1", 0))
-        yield deaf.getsockname()[1]
-
-
-async def test_nobody_there(deaf_port: int) -> None:
-    port = deaf_port
+async def test_nobody_there() -> None:
+    port = free_port()
     async with HttpClientTransport(f"http://127.0.0.1:{port}/mcp").connect() as channel:
         await channel.send(request(1))
         frame = await channel.receive()
@@ -290,10 +282,8 @@ async def test_nobody_there(deaf_port: int) -> None:
     ("method", "level"),
     [("notifications/cancelled", "debug"), ("notifications/roots/list_changed", "warning")],
 )
-async def test_a_cancellation_that_nobody_is_there_for_is_no_warning(
-    method: str, level: str, deaf_port: int
-) -> None:
-    url = f"http://127.0.0.1:{deaf_port}/mcp"
+async def test_a_cancellation_that_nobody_is_there_for_is_no_warning(method: str, level: str) -> None:
+    url = f"http://127.0.0.1:{free_port()}/mcp"
     with capture_logs() as logs:
         async with HttpClientTransport(url).connect() as channel:
             await channel.send(Frame(b'{"jsonrpc":"2.0","method":"%s"}' % method.encode(), method=method))

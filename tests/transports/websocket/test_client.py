@@ -6,7 +6,6 @@ import base64
 import hashlib
 import json
 import re
-import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -20,6 +19,7 @@ import trio.testing
 import trustme
 from trio_websocket import ConnectionClosed, WebSocketRequest, serve_websocket
 
+from benchmarks.suite.server import free_port
 from mcp_actors import Client, Context, Server
 from mcp_actors.abc import Frame, FrameChannel
 from mcp_actors.auth import ResourceServer
@@ -139,12 +139,9 @@ async def test_a_silent_server_is_not_waited_for_long(autojump_clock: trio.testi
 
 
 async def test_nobody_listens() -> None:
-    with socket.socket() as bound:  # so that nobody else has the port
-        bound.bind(("127.0.0.1", 0))
-        port = bound.getsockname()[1]
-        with pytest.raises(ConnectFailed, match="refused"):
-            async with WebSocketClientTransport(f"ws://127.0.0.1:{port}/").connect():
-                pass
+    with pytest.raises(ConnectFailed, match="refused"):
+        async with WebSocketClientTransport(f"ws://127.0.0.1:{free_port()}/").connect():
+            pass
 
 
 async def test_what_a_client_asks_for_and_what_comes_at_once() -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-import socket
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 import trio
 import trio.testing
 
+from benchmarks.suite.server import free_port
 from mcp_actors import Client, Server
 from mcp_actors.abc import Frame, FrameChannel
 from mcp_actors.errors import ConnectFailed, LocalProtocolError
@@ -231,19 +231,10 @@ def site() -> Server:
     return server
 
 
-@pytest.fixture
-def port() -> Iterator[int]:
-    """A port that is for this test alone: whoever lets the system choose gets no other socket's, and who asks for this
-    one may share it with a socket that does not listen."""
-    with socket.socket() as reserving:
-        reserving.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        reserving.bind(("127.0.0.1", 0))
-        yield reserving.getsockname()[1]
-
-
 @pytest.mark.parametrize("websocket_first", [False, True])
 @pytest.mark.parametrize("path", ["/ws", "/mcp"])
-async def test_http_and_websocket_share_a_port(websocket_first: bool, path: str, port: int) -> None:
+async def test_http_and_websocket_share_a_port(websocket_first: bool, path: str) -> None:
+    port = free_port()
     one = HttpServerTransport(f"http://127.0.0.1:{port}/mcp")
     two = WebSocketServerTransport(f"ws://127.0.0.1:{port}{path}")
     server = site()
@@ -276,7 +267,8 @@ async def test_a_port_that_the_system_chose_is_shared_too() -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_two_of_a_kind_do_not_share(port: int) -> None:
+async def test_two_of_a_kind_do_not_share() -> None:
+    port = free_port()
     server = site()
     async with trio.open_nursery() as nursery:
         await nursery.start(server.serve, WebSocketServerTransport(f"ws://127.0.0.1:{port}/"))
