@@ -525,7 +525,9 @@ def within_server(task: trio.lowlevel.Task) -> bool:
 async def spots_of_client(binding: str, folder: str) -> list[Spot]:
     one = OneClient(binding)
     async with one.open(folder):
-        return sorted({attrs.evolve(spot_of(each), transport=binding) for each in one.tasks()})
+        spots = sorted({attrs.evolve(spot_of(each), transport=binding) for each in one.tasks()})
+        await one.release()
+    return spots
 
 
 async def crash_of_clients_task(spot: Spot, crash: str, folder: str) -> Observation | None:
